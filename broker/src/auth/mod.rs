@@ -1,0 +1,1 @@
+//! Identity: who a connection is, and what it may do (DESIGN section 8).

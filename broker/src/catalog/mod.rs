@@ -1,0 +1,1 @@
+//! Who exists: tenants and topics. Pure data; `shard` owns it.

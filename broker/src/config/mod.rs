@@ -1,0 +1,1 @@
+//! Files and flags into plain data, checked before a port opens.

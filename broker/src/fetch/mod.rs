@@ -1,0 +1,1 @@
+//! The way out: scan, match, chain, send. One subscription, one stream.

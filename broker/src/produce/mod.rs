@@ -1,0 +1,1 @@
+//! The way in, in the order of ADR 3.

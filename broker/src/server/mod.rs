@@ -1,0 +1,1 @@
+//! Connections and streams, admin requests, activation, drain.

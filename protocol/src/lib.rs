@@ -1,0 +1,13 @@
+//! The formats of Tidegate: record batches, stored frames, stream messages, cursors, names and the error table.
+//!
+//! Pure: no I/O, no async, no clock. Everything here takes bytes and gives values, or the other way round, so that the
+//! broker, the client, the tools and the tests speak of the same bytes. All integers are little endian.
+
+pub mod batch;
+pub mod cursor;
+pub mod error;
+pub mod limits;
+pub mod record;
+pub mod stored;
+pub mod topic;
+pub mod wire;
