@@ -1,1 +1,141 @@
 //! All commands of `tidegate`.
+//!
+//! Owns flags, what is printed, and the exit code. Must not know how anything is done: the client library talks to the
+//! broker, `server` is the broker, `config` and `hooks` judge files offline. Called by `main` alone.
+//!
+//! Exit codes: see [`exit`].
+
+mod component;
+mod error;
+mod explain;
+mod output;
+
+use std::{ffi::OsString, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+
+use error::Error;
+pub use explain::markdown as errors_markdown;
+use output::{Format, Output};
+
+/// Exit codes of every command (the numbers of `sysexits.h` where it has one).
+pub mod exit {
+    /// Done.
+    pub const OK: u8 = 0;
+    /// The broker refused, or the answer is negative: a record was rejected, a condition did not hold.
+    pub const REFUSED: u8 = 1;
+    /// The command line or a configuration file does not hold.
+    pub const USAGE: u8 = 64;
+    /// No broker there, or not the one whose certificate is pinned.
+    pub const UNAVAILABLE: u8 = 69;
+    /// A bug.
+    pub const INTERNAL: u8 = 70;
+    /// A file, standard input or standard output failed.
+    pub const IO: u8 = 74;
+}
+
+/// Tidegate: an event broker whose gates are WebAssembly.
+#[derive(Debug, Parser)]
+#[command(
+    name = "tidegate",
+    version,
+    max_term_width = 110,
+    after_help = "Exit codes: 0 done; 1 refused by the broker or a negative answer; 64 wrong usage or configuration; \
+                  69 cannot connect; 70 internal error; 74 I/O error.\n\n\
+                  Start here:\n  tidegate serve\n  tidegate produce github/raw < events.ndjson\n  \
+                  tidegate consume 'github/*' --from earliest --follow"
+)]
+struct Cli {
+    /// How results are printed: text for people, json for machines (one object per line).
+    #[arg(long, global = true, value_enum, default_value_t = Format::Text, env = "TIDEGATE_OUTPUT")]
+    output: Format,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Say what an error code means: cause, effect on the data, next step.
+    Explain(explain::Args),
+    /// Turn a core module into a component.
+    #[command(subcommand)]
+    Plugin(PluginCommand),
+    /// Print the version.
+    #[command(after_help = "Example:\n  tidegate version --output json")]
+    Version,
+}
+
+#[derive(Debug, Subcommand)]
+enum PluginCommand {
+    /// Turn a core module with an embedded component type into a component.
+    Component(component::Args),
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    run(std::env::args_os())
+}
+
+/// Runs one command line; the first argument is the program's name.
+fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) => return ExitCode::from(told(&error)),
+    };
+    let mut output = Output::stdio(cli.output);
+    ExitCode::from(execute(cli, &mut output))
+}
+
+/// Runs a command to its exit code; whatever went wrong is told.
+fn execute(cli: Cli, output: &mut Output) -> u8 {
+    let result = dispatch(cli, output).and_then(|code| output.flush().map(|()| code).map_err(Error::from));
+    match result {
+        Ok(code) => code,
+        // The reader of our output has seen enough: `tidegate consume … | head`.
+        Err(error) if error.is_broken_pipe() => exit::OK,
+        Err(error) => {
+            output.error(&error);
+            error.exit_code()
+        }
+    }
+}
+
+fn dispatch(cli: Cli, output: &mut Output) -> Result<u8, Error> {
+    match cli.command {
+        Command::Explain(args) => explain::run(&args, output),
+        Command::Plugin(PluginCommand::Component(args)) => component::run(&args, output),
+        Command::Version => version(output),
+    }
+}
+
+fn version(output: &mut Output) -> Result<u8, Error> {
+    #[derive(serde::Serialize)]
+    struct Version {
+        version: &'static str,
+        protocol: u32,
+    }
+    impl std::fmt::Display for Version {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            write!(f, "tidegate {} (protocol {})", self.version, self.protocol)
+        }
+    }
+    output.row(&Version { version: env!("CARGO_PKG_VERSION"), protocol: tidegate_protocol::wire::VERSION })?;
+    Ok(exit::OK)
+}
+
+/// Prints help, version, or what is wrong with the arguments; help and version are no error.
+fn told(error: &clap::Error) -> u8 {
+    match error.print() {
+        Ok(()) => usage_code(error),
+        Err(source) if source.kind() == std::io::ErrorKind::BrokenPipe => exit::OK,
+        Err(_) => exit::IO,
+    }
+}
+
+fn usage_code(error: &clap::Error) -> u8 {
+    if error.use_stderr() { exit::USAGE } else { exit::OK }
+}
+
+#[cfg(test)]
+mod tests;
