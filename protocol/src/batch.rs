@@ -1,8 +1,26 @@
 //! The batch body: records in flat columns, one layout for wire, disk and reader (ADR 1 draws it).
+//!
+//! Owns the layout: checking bytes into a [`BatchBody`], reading records and columns out of it, building one. Must not know
+//! where a body goes, nor who may write what. Called by client and server (wire), `stored` (disk), hooks (columns).
+
+mod builder;
+mod parse;
+#[cfg(test)]
+mod tests;
 
 use bytes::Bytes;
 
-use crate::{limits::Limits, record::RecordView};
+pub use self::builder::BatchBuilder;
+use crate::{error::Code, limits::Limits, record::RecordView, topic::TopicError};
+
+/// Version of the layout.
+pub const BODY_VERSION: u8 = 1;
+/// Codec byte of a body that is not compressed.
+pub const CODEC_NONE: u8 = 0;
+/// Bytes before the topic table.
+pub const BODY_HEADER_BYTES: usize = 24;
+/// Bytes of each record beside its items: three end words and the timestamp.
+pub const RECORD_FIXED_BYTES: usize = 20;
 
 /// Bit 31 of an end word: the item is null.
 pub const NULL: u32 = 1 << 31;
@@ -26,6 +44,29 @@ pub struct Section {
     pub records: u32,
     /// Position of the first of them in the body.
     pub first: u32,
+}
+
+impl BodyError {
+    /// The code a client is told.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Length { .. } | Self::Malformed { .. } => Code::BatchMalformed,
+            Self::Crc { .. } => Code::BatchCorrupt,
+            Self::Version(_) => Code::UnsupportedVersion,
+            Self::Codec(_) => Code::UnsupportedCodec,
+            Self::Limit { record: Some(_), .. } => Code::RecordTooLarge,
+            Self::Limit { record: None, .. } => Code::BatchTooLarge,
+            Self::Topic(_) => Code::TopicInvalid,
+        }
+    }
+
+    /// The record at fault, if one is.
+    pub fn record(&self) -> Option<u32> {
+        match self {
+            Self::Limit { record, .. } => *record,
+            _ => None,
+        }
+    }
 }
 
 /// Where each column starts in the body's bytes.
@@ -77,7 +118,10 @@ pub enum BodyError {
         /// The record at fault, if one is.
         record: Option<u32>,
     },
-    /// A column, topic or headers item breaks its layout.
+    /// A name in the topic table is none.
+    #[error("batch body has a bad topic name: {0}")]
+    Topic(TopicError),
+    /// A column, table or headers item breaks its layout.
     #[error("batch body is malformed: {what}")]
     Malformed {
         /// Which rule.
@@ -91,8 +135,8 @@ impl BatchBody {
     /// # Errors
     /// If the bytes are not exactly one well-formed body within `limits`.
     pub fn parse(bytes: Bytes, limits: &Limits) -> Result<Self, BodyError> {
-        let _ = (bytes, limits);
-        unimplemented!()
+        parse::check(&bytes, limits)?;
+        parse::layout(bytes, limits)
     }
     /// The bytes, as they came.
     pub fn bytes(&self) -> &Bytes {
@@ -106,79 +150,130 @@ impl BatchBody {
     pub fn is_empty(&self) -> bool {
         self.records == 0
     }
-    /// Names of the topics, in the order of the table.
+    /// Names of the topics, in the order of the table: checked, each once, each used by a section.
     pub fn topics(&self) -> impl ExactSizeIterator<Item = &str> + '_ {
-        self.topics.iter().map(|_| unimplemented!())
+        self.topics.iter().map(|range| self.text(range))
+    }
+    /// The name with a number of the table; `None` if there is none.
+    pub fn topic(&self, number: u16) -> Option<&str> {
+        self.topics.get(usize::from(number)).map(|range| self.text(range))
     }
     /// The runs, in batch order.
     pub fn sections(&self) -> &[Section] {
         &self.sections
+    }
+    /// Number of the topic of the record at a position below `len`; `None` behind it.
+    pub fn topic_at(&self, at: u32) -> Option<u16> {
+        if at >= self.records {
+            return None;
+        }
+        let behind = self.sections.partition_point(|section| section.first <= at);
+        self.sections.get(behind.checked_sub(1)?).map(|section| section.topic)
     }
     /// The record at a position below `len`.
     ///
     /// # Panics
     /// If there is none.
     pub fn record(&self, at: u32) -> RecordView<'_> {
-        let _ = at;
-        unimplemented!()
+        assert!(at < self.records, "record {at} of {}", self.records);
+        let at = at as usize;
+        let columns = &self.columns;
+        // `parse` proved that ends ascend and stay in their column, so the slices below are in range.
+        RecordView {
+            key: self.item(columns.key_ends, columns.keys, at),
+            value: self.item(columns.value_ends, columns.values, at),
+            headers: self.item(columns.header_ends, columns.headers, at).unwrap_or_default(),
+            timestamp_ms: i64::from_le_bytes(self.array(columns.timestamps + at * 8)),
+        }
     }
     /// All records with the number of their topic, in batch order.
     pub fn records(&self) -> impl ExactSizeIterator<Item = (u16, RecordView<'_>)> + '_ {
-        (0..self.records).map(|_| unimplemented!())
+        Records { body: self, at: 0, section: 0, section_end: 0, topic: 0 }
     }
     /// The key column: `len` end words as little-endian bytes, and the bytes of all keys.
     pub fn key_column(&self) -> (&[u8], &[u8]) {
-        let _ = &self.columns;
-        unimplemented!()
+        let columns = &self.columns;
+        (&self.bytes[columns.key_ends..columns.value_ends], &self.bytes[columns.keys..columns.values])
     }
     /// The value column, as `key_column`.
     pub fn value_column(&self) -> (&[u8], &[u8]) {
-        unimplemented!()
+        let columns = &self.columns;
+        (&self.bytes[columns.value_ends..columns.header_ends], &self.bytes[columns.values..columns.headers])
     }
     /// The column of headers items, as `key_column`.
     pub fn header_column(&self) -> (&[u8], &[u8]) {
-        unimplemented!()
+        let columns = &self.columns;
+        (&self.bytes[columns.header_ends..columns.timestamps], &self.bytes[columns.headers..])
     }
     /// `len` timestamps as little-endian i64.
     pub fn timestamp_column(&self) -> &[u8] {
-        unimplemented!()
+        &self.bytes[self.columns.timestamps..self.columns.keys]
     }
     /// The record's bytes as a slice that shares this body's memory.
+    ///
+    /// # Panics
+    /// If `part` was not taken from this body.
     pub fn slice(&self, part: &[u8]) -> Bytes {
         self.bytes.slice_ref(part)
     }
+
+    /// The same body over other memory that holds the same bytes: a part of the frame it was copied into.
+    pub(crate) fn moved_to(mut self, bytes: Bytes) -> Self {
+        debug_assert_eq!(self.bytes, bytes, "a body moves only to its own bytes");
+        self.bytes = bytes;
+        self
+    }
+
+    fn text(&self, range: &std::ops::Range<usize>) -> &str {
+        std::str::from_utf8(&self.bytes[range.clone()]).unwrap_or_default()
+    }
+
+    fn array<const N: usize>(&self, place: usize) -> [u8; N] {
+        *self.bytes[place..].first_chunk().expect("parse proved that the columns are whole")
+    }
+
+    fn item(&self, ends: usize, column: usize, at: usize) -> Option<&[u8]> {
+        let end = u32::from_le_bytes(self.array(ends + at * 4));
+        if end & NULL != 0 {
+            return None;
+        }
+        let start = match at {
+            0 => 0,
+            _ => u32::from_le_bytes(self.array(ends + (at - 1) * 4)) & !NULL,
+        };
+        Some(&self.bytes[column + start as usize..column + end as usize])
+    }
 }
 
-/// Builds a body record by record.
-#[derive(Debug, Default)]
-pub struct BatchBuilder {
-    _private: (),
+/// See [`BatchBody::records`]: one step per record, one more per section.
+struct Records<'a> {
+    body: &'a BatchBody,
+    at: u32,
+    section: usize,
+    section_end: u32,
+    topic: u16,
 }
 
-impl BatchBuilder {
-    /// Empty.
-    pub fn new() -> Self {
-        Self::default()
+impl<'a> Iterator for Records<'a> {
+    type Item = (u16, RecordView<'a>);
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.at == self.body.records {
+            return None;
+        }
+        if self.at == self.section_end {
+            let section = self.body.sections.get(self.section)?;
+            self.section += 1;
+            self.section_end = section.first + section.records;
+            self.topic = section.topic;
+        }
+        let record = self.body.record(self.at);
+        self.at += 1;
+        Some((self.topic, record))
     }
-    /// Appends a record; a run of one topic becomes one section. Topics are interned.
-    pub fn push(&mut self, topic: &str, record: RecordView<'_>) {
-        let _ = (topic, record);
-        unimplemented!()
-    }
-    /// Records so far.
-    pub fn len(&self) -> u32 {
-        unimplemented!()
-    }
-    /// No record so far.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-    /// Bytes the body would have now.
-    pub fn encoded_bytes(&self) -> usize {
-        unimplemented!()
-    }
-    /// The body, and an empty builder again (its memory is kept).
-    pub fn finish(&mut self) -> Bytes {
-        unimplemented!()
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = (self.body.records - self.at) as usize;
+        (left, Some(left))
     }
 }
+
+impl ExactSizeIterator for Records<'_> {}

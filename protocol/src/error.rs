@@ -78,7 +78,7 @@ codes! {
     402 SequenceExpired "PRODUCER_SEQUENCE_EXPIRED" false
         "The sequence is older than the dedup window (1024 sequences, 1 h)." "It is not known here whether the batch was appended before." "Read the topic to see, then go on with a new producer epoch."
     403 SequenceGap "PRODUCER_SEQUENCE_GAP" false
-        "A sequence was skipped." "Nothing of the batch was appended." "Send the missing sequences first, or start a new epoch."
+        "The sequence lies more than 1024 ahead of the last one stored." "Nothing of the batch was appended." "Send the missing sequences first, or start a new epoch."
     404 ProducerFenced "PRODUCER_FENCED" false
         "A producer with the same id and a higher epoch is known." "Nothing of the batch was appended." "Stop this instance: another one has taken over."
     410 CursorInvalid "CURSOR_INVALID" false
@@ -155,3 +155,6 @@ impl std::fmt::Display for Code {
         f.write_str(self.name())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,3 +11,8 @@ pub mod record;
 pub mod stored;
 pub mod topic;
 pub mod wire;
+
+/// The text, cut to at most `bytes_max` bytes at the border of a character.
+pub(crate) fn cut(text: &str, bytes_max: usize) -> &str {
+    text.get(..text.floor_char_boundary(bytes_max)).unwrap_or(text)
+}

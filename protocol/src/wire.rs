@@ -1,15 +1,32 @@
 //! What goes over a QUIC stream (docs/wire.md; ALPN `tidegate/1`).
 //!
-//! A stream is a row of frames: u32 length of what follows (little endian), u8 kind, payload. Kind 1: one protobuf
-//! `ClientMessage` (to the broker) or `ServerMessage` (from it). Kind 2: u32 length of a head, the head (a protobuf
-//! `ProduceHead` or `FetchHead`), and a batch body to the end of the frame.
+//! A stream is a row of frames: u32 length of what follows (little endian, at least 1), u8 kind, payload. Kind 1: one
+//! protobuf `ClientMessage` (to the broker) or `ServerMessage` (from it). Kind 2: u32 length of a head, the head (a
+//! protobuf `ProduceHead` or `FetchHead`), and a batch body to the end of the frame.
 //!
 //! The client opens the first bidirectional stream and sends `Hello`; the broker answers `Welcome` or `Failure`. Every
 //! other bidirectional stream starts with one `ClientMessage`: `OpenProduce` (then batches of kind 2 to the broker and one
 //! `ProduceAck` for each, in order), `OpenFetch` (then batches of kind 2 and `FetchProgress` from the broker), or a
 //! request (one `ServerMessage` back, then the stream ends).
+//!
+//! Owns framing and messages. Must not know QUIC: whoever reads a stream calls [`parse_prefix`] with its first bytes, then
+//! reads so many more and calls [`parse_payload`].
 
+mod admin;
+mod convert;
+mod messages;
+#[cfg(test)]
+mod tests;
+
+use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
+
+pub use self::{
+    admin::*,
+    convert::{AckStatus, ConditionError},
+    messages::*,
+};
+use crate::error::Code;
 
 /// ALPN of this protocol.
 pub const ALPN: &[u8] = b"tidegate/1";
@@ -17,626 +34,22 @@ pub const ALPN: &[u8] = b"tidegate/1";
 pub const VERSION: u32 = 1;
 /// Bytes before a frame's payload: length and kind.
 pub const PREFIX_BYTES: usize = 5;
-
-/// First message of a connection.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct Hello {
-    /// `VERSION`.
-    #[prost(uint32, tag = "1")]
-    pub version: u32,
-    /// The tenant; empty = `default`.
-    #[prost(string, tag = "2")]
-    pub tenant: String,
-    /// A token, or empty (then the client certificate counts, or loopback without auth).
-    #[prost(string, tag = "3")]
-    pub token: String,
-    /// The admin credential, or empty.
-    #[prost(string, tag = "4")]
-    pub admin_token: String,
-    /// Name of the client software, for logs. At most 64 bytes are kept.
-    #[prost(string, tag = "5")]
-    pub client: String,
-}
-
-/// Answer to `Hello`.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct Welcome {
-    /// `VERSION`.
-    #[prost(uint32, tag = "1")]
-    pub version: u32,
-    /// Version of the broker.
-    #[prost(string, tag = "2")]
-    pub broker: String,
-    /// Who the client is taken for.
-    #[prost(string, tag = "3")]
-    pub principal: String,
-    /// The tenant.
-    #[prost(string, tag = "4")]
-    pub tenant: String,
-    /// Limits of this connection, in the order of `limits::Limits`.
-    #[prost(uint32, tag = "5")]
-    pub record_bytes_max: u32,
-    /// See `limits::Limits`.
-    #[prost(uint32, tag = "6")]
-    pub batch_bytes_max: u32,
-    /// See `limits::Limits`.
-    #[prost(uint32, tag = "7")]
-    pub batch_records_max: u32,
-    /// See `limits::Limits`.
-    #[prost(uint32, tag = "8")]
-    pub key_bytes_max: u32,
-    /// Whether the connection has admin rights.
-    #[prost(bool, tag = "9")]
-    pub admin: bool,
-}
-
-/// A typed error.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct Failure {
-    /// `error::Code` number.
-    #[prost(uint32, tag = "1")]
-    pub code: u32,
-    /// What exactly went wrong, for people.
-    #[prost(string, tag = "2")]
-    pub message: String,
-    /// 0 = do not retry without a change; otherwise wait this long.
-    #[prost(uint32, tag = "3")]
-    pub retry_after_ms: u32,
-    /// The plugin at fault, or empty.
-    #[prost(string, tag = "4")]
-    pub plugin: String,
-    /// Position of the record at fault in the client's batch, plus 1; 0 = none.
-    #[prost(uint32, tag = "5")]
-    pub record: u32,
-    /// For `CONFLICT`: the version that stands, and the topic and key.
-    #[prost(message, optional, tag = "6")]
-    pub conflict: Option<ConflictDetail>,
-    /// For a fetch that ended: where to resume. Printed cursor.
-    #[prost(string, tag = "7")]
-    pub cursor: String,
-}
-
-/// Which condition failed and what stands.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct ConflictDetail {
-    /// The topic of the condition.
-    #[prost(string, tag = "1")]
-    pub topic: String,
-    /// The key of the condition.
-    #[prost(bytes = "vec", tag = "2")]
-    pub key: Vec<u8>,
-    /// Version of the key now; 0 = it does not exist.
-    #[prost(uint64, tag = "3")]
-    pub version: u64,
-    /// Last offset of the key now, if it exists.
-    #[prost(uint64, optional, tag = "4")]
-    pub last_offset: Option<u64>,
-}
-
-/// One message from the client.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct ClientMessage {
-    /// Which.
-    #[prost(oneof = "ClientBody", tags = "1, 2, 3, 10, 11, 20, 21, 22, 23, 24, 25")]
-    pub body: Option<ClientBody>,
-}
-
-/// See `ClientMessage`.
-#[derive(Clone, PartialEq, Eq, prost::Oneof)]
-pub enum ClientBody {
-    /// First of a connection.
-    #[prost(message, tag = "1")]
-    Hello(Hello),
-    /// Makes this stream a produce stream.
-    #[prost(message, tag = "2")]
-    OpenProduce(OpenProduce),
-    /// Makes this stream a subscription.
-    #[prost(message, tag = "3")]
-    OpenFetch(OpenFetch),
-    /// Topics the principal may see.
-    #[prost(message, tag = "10")]
-    TopicList(TopicList),
-    /// Creates a topic.
-    #[prost(message, tag = "11")]
-    TopicCreate(TopicCreate),
-    /// Plugins of the tenant.
-    #[prost(message, tag = "20")]
-    PluginList(PluginList),
-    /// Replaces a plugin's component.
-    #[prost(message, tag = "21")]
-    PluginSwap(PluginSwap),
-    /// Goes back to a plugin's version before.
-    #[prost(message, tag = "22")]
-    PluginRollback(PluginRollback),
-    /// The effective chain of a topic.
-    #[prost(message, tag = "23")]
-    ChainExplain(ChainExplain),
-    /// Reads `plugins.toml` again.
-    #[prost(message, tag = "24")]
-    Reload(Reload),
-    /// Asks for an unused producer id.
-    #[prost(message, tag = "25")]
-    ProducerId(ProducerId),
-}
-
-/// Opens a produce stream.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct OpenProduce {}
-
-/// Head of a produced batch.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct ProduceHead {
-    /// 0 = no dedup.
-    #[prost(uint64, tag = "1")]
-    pub producer_id: u64,
-    /// See `stored::ProducerStamp`.
-    #[prost(uint32, tag = "2")]
-    pub producer_epoch: u32,
-    /// See `stored::ProducerStamp`.
-    #[prost(uint64, tag = "3")]
-    pub sequence: u64,
-    /// All must hold or nothing is appended.
-    #[prost(message, repeated, tag = "4")]
-    pub conditions: Vec<Condition>,
-}
-
-/// What a key must stand at. Exactly one of the three.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct Condition {
-    /// The topic, literally.
-    #[prost(string, tag = "1")]
-    pub topic: String,
-    /// The stored key, literally.
-    #[prost(bytes = "vec", tag = "2")]
-    pub key: Vec<u8>,
-    /// By version (0 = must not exist), by last offset, or absence.
-    #[prost(oneof = "Expect", tags = "3, 4, 5")]
-    pub expect: Option<Expect>,
-}
-
-/// See `Condition`.
-#[derive(Clone, Copy, PartialEq, Eq, prost::Oneof)]
-pub enum Expect {
-    /// The key's version; 0 = must not exist.
-    #[prost(uint64, tag = "3")]
-    Version(u64),
-    /// Offset of the key's last record.
-    #[prost(uint64, tag = "4")]
-    LastOffset(u64),
-    /// The key must not exist.
-    #[prost(bool, tag = "5")]
-    Absent(bool),
-}
-
-/// Answer to one batch, in the order of the batches.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct ProduceAck {
-    /// What became of the records, in the order of the batch.
-    #[prost(message, repeated, tag = "1")]
-    pub runs: Vec<AckRun>,
-    /// Topics named by the runs.
-    #[prost(string, repeated, tag = "2")]
-    pub topics: Vec<String>,
-    /// The batch was refused as a whole; `runs` then tells per record only if a plugin refused it.
-    #[prost(message, optional, tag = "3")]
-    pub failure: Option<Failure>,
-    /// Chain generation the batch ran under; 0 if none.
-    #[prost(uint64, tag = "4")]
-    pub generation: u64,
-    /// The result was stored by an earlier try of the same sequence.
-    #[prost(bool, tag = "5")]
-    pub duplicate: bool,
-}
-
-/// Some consecutive records of the batch with the same fate.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct AckRun {
-    /// How many records.
-    #[prost(uint32, tag = "1")]
-    pub records: u32,
-    /// 0 appended, 1 dropped, 2 rejected, 3 diverted.
-    #[prost(uint32, tag = "2")]
-    pub status: u32,
-    /// Appended: number of the topic in `topics`.
-    #[prost(uint32, tag = "3")]
-    pub topic: u32,
-    /// Appended: offset of the first; the others follow densely.
-    #[prost(uint64, tag = "4")]
-    pub first_offset: u64,
-    /// Appended: key version of each, 0 for a null key.
-    #[prost(uint64, repeated, tag = "5")]
-    pub key_versions: Vec<u64>,
-    /// Rejected or diverted: `error::Code` number.
-    #[prost(uint32, tag = "6")]
-    pub code: u32,
-    /// Rejected: the plugin's own code, or 0.
-    #[prost(uint32, tag = "7")]
-    pub plugin_code: u32,
-    /// Rejected: 0 = do not retry.
-    #[prost(uint32, tag = "8")]
-    pub retry_after_ms: u32,
-    /// Rejected: why.
-    #[prost(string, tag = "9")]
-    pub reason: String,
-    /// The plugin that decided, or empty.
-    #[prost(string, tag = "10")]
-    pub plugin: String,
-}
-
-/// Opens a subscription (`follow`) or one read of history.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct OpenFetch {
-    /// A topic or a pattern.
-    #[prost(string, tag = "1")]
-    pub pattern: String,
-    /// Where to start.
-    #[prost(oneof = "Start", tags = "2, 3, 4, 5")]
-    pub start: Option<Start>,
-    /// Go on with new records for ever.
-    #[prost(bool, tag = "6")]
-    pub follow: bool,
-    /// Bound on records scanned, 0 = none. The read ends behind it.
-    #[prost(uint64, tag = "7")]
-    pub records_max: u64,
-    /// Bound on bytes scanned, 0 = none. The read ends behind it.
-    #[prost(uint64, tag = "8")]
-    pub bytes_max: u64,
-    /// Parameters for fetch plugins: a JSON object, or empty.
-    #[prost(string, tag = "9")]
-    pub parameters: String,
-    /// The consumer group's name, or empty. (Groups are declared, not kept yet.)
-    #[prost(string, tag = "10")]
-    pub group: String,
-}
-
-/// See `OpenFetch`. Nothing = earliest.
-#[derive(Clone, PartialEq, Eq, prost::Oneof)]
-pub enum Start {
-    /// From the oldest record.
-    #[prost(bool, tag = "2")]
-    Earliest(bool),
-    /// Only what comes after now.
-    #[prost(bool, tag = "3")]
-    Latest(bool),
-    /// Printed cursor.
-    #[prost(string, tag = "4")]
-    Cursor(String),
-    /// From an offset; the pattern must be one topic.
-    #[prost(uint64, tag = "5")]
-    Offset(u64),
-}
-
-/// Head of a batch on its way out: the records of one stored frame that match and passed the chain.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct FetchHead {
-    /// Offset of each record in its topic.
-    #[prost(uint64, repeated, tag = "1")]
-    pub offsets: Vec<u64>,
-    /// Key version of each record, 0 for a null key.
-    #[prost(uint64, repeated, tag = "2")]
-    pub key_versions: Vec<u64>,
-    /// Unix milliseconds.
-    #[prost(int64, tag = "3")]
-    pub broker_time_ms: i64,
-    /// Chain generation under which the records were produced.
-    #[prost(uint64, tag = "4")]
-    pub generation: u64,
-    /// Printed cursor behind the last scanned record.
-    #[prost(string, tag = "5")]
-    pub cursor: String,
-}
-
-/// Tells how far the scan is, also when nothing matched.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct FetchProgress {
-    /// Printed cursor behind the last scanned record.
-    #[prost(string, tag = "1")]
-    pub cursor: String,
-    /// The scan reached the durable end.
-    #[prost(bool, tag = "2")]
-    pub at_end: bool,
-}
-
-/// One message from the broker.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct ServerMessage {
-    /// Which.
-    #[prost(oneof = "ServerBody", tags = "1, 2, 3, 4, 10, 11, 20, 21, 22, 23, 25")]
-    pub body: Option<ServerBody>,
-}
-
-/// See `ServerMessage`.
-#[derive(Clone, PartialEq, Eq, prost::Oneof)]
-pub enum ServerBody {
-    /// Answer to `Hello`.
-    #[prost(message, tag = "1")]
-    Welcome(Welcome),
-    /// The request failed; the stream ends.
-    #[prost(message, tag = "2")]
-    Failure(Failure),
-    /// Answer to a batch.
-    #[prost(message, tag = "3")]
-    ProduceAck(ProduceAck),
-    /// Progress of a read.
-    #[prost(message, tag = "4")]
-    FetchProgress(FetchProgress),
-    /// Answer to `TopicList`.
-    #[prost(message, tag = "10")]
-    Topics(Topics),
-    /// Answer to `TopicCreate`.
-    #[prost(message, tag = "11")]
-    TopicCreated(TopicInfo),
-    /// Answer to `PluginList`.
-    #[prost(message, tag = "20")]
-    Plugins(Plugins),
-    /// Answer to `PluginSwap`, `PluginRollback`, `Reload`.
-    #[prost(message, tag = "21")]
-    Activated(Activated),
-    /// Answer to `ChainExplain`.
-    #[prost(message, tag = "22")]
-    Chain(Chain),
-    /// Answer to `ProducerId`.
-    #[prost(message, tag = "25")]
-    ProducerId(ProducerIdGiven),
-}
-
-/// Asks for topics.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct TopicList {
-    /// Empty = all.
-    #[prost(string, tag = "1")]
-    pub pattern: String,
-    /// Also `$sys` topics (admin only).
-    #[prost(bool, tag = "2")]
-    pub reserved: bool,
-}
-
-/// One topic.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct TopicInfo {
-    /// Its name.
-    #[prost(string, tag = "1")]
-    pub name: String,
-    /// Its id.
-    #[prost(uint64, tag = "2")]
-    pub id: u64,
-    /// The next offset, as far as it is durable.
-    #[prost(uint64, tag = "3")]
-    pub next_offset: u64,
-    /// Unix milliseconds of its creation.
-    #[prost(int64, tag = "4")]
-    pub created_ms: i64,
-}
-
-/// Answer to `TopicList`, by name.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct Topics {
-    /// At most 10 000.
-    #[prost(message, repeated, tag = "1")]
-    pub topics: Vec<TopicInfo>,
-    /// There are more.
-    #[prost(bool, tag = "2")]
-    pub truncated: bool,
-}
-
-/// Creates a topic.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct TopicCreate {
-    /// Its name.
-    #[prost(string, tag = "1")]
-    pub name: String,
-}
-
-/// Asks for the plugins.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct PluginList {}
-
-/// One configured plugin.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct PluginInfo {
-    /// Name in `plugins.toml`.
-    #[prost(string, tag = "1")]
-    pub name: String,
-    /// Digest of what runs: `sha256:HEX`; empty = it could not be loaded.
-    #[prost(string, tag = "2")]
-    pub digest: String,
-    /// Version the component gives itself.
-    #[prost(string, tag = "3")]
-    pub version: String,
-    /// Hooks it is used in: `produce`, `fetch`.
-    #[prost(string, repeated, tag = "4")]
-    pub hooks: Vec<String>,
-    /// Where what runs came from: `file` or `swap`.
-    #[prost(string, tag = "5")]
-    pub source: String,
-    /// What runs differs from `plugins.toml`, and how; empty = it does not.
-    #[prost(string, tag = "6")]
-    pub drift: String,
-    /// Why it could not be loaded; empty = it runs.
-    #[prost(string, tag = "7")]
-    pub fault: String,
-    /// Calls since start.
-    #[prost(uint64, tag = "8")]
-    pub calls: u64,
-    /// Records given to it since start.
-    #[prost(uint64, tag = "9")]
-    pub records: u64,
-    /// Guest CPU time since start, nanoseconds.
-    #[prost(uint64, tag = "10")]
-    pub cpu_ns: u64,
-    /// Calls that ended in a fault.
-    #[prost(uint64, tag = "11")]
-    pub faults: u64,
-    /// Largest linear memory of an instance, bytes.
-    #[prost(uint64, tag = "12")]
-    pub memory_bytes: u64,
-    /// Capabilities granted.
-    #[prost(string, repeated, tag = "13")]
-    pub grants: Vec<String>,
-    /// Where its calls run now: `inline` or `hook thread`.
-    #[prost(string, tag = "14")]
-    pub placement: String,
-    /// Records dropped.
-    #[prost(uint64, tag = "15")]
-    pub dropped: u64,
-    /// Records rejected.
-    #[prost(uint64, tag = "16")]
-    pub rejected: u64,
-    /// Records changed.
-    #[prost(uint64, tag = "17")]
-    pub changed: u64,
-}
-
-/// Answer to `PluginList`.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct Plugins {
-    /// In the order of the file.
-    #[prost(message, repeated, tag = "1")]
-    pub plugins: Vec<PluginInfo>,
-    /// The live generation.
-    #[prost(uint64, tag = "2")]
-    pub generation: u64,
-}
-
-/// Replaces a component. Admin.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct PluginSwap {
-    /// Name in `plugins.toml`.
-    #[prost(string, tag = "1")]
-    pub name: String,
-    /// The component, or a core module with an embedded component type. At most 64 MiB.
-    #[prost(bytes = "vec", tag = "2")]
-    pub component: Vec<u8>,
-    /// The generation the caller saw; 0 = whatever is live.
-    #[prost(uint64, tag = "3")]
-    pub based_on: u64,
-}
-
-/// Goes back one version. Admin.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct PluginRollback {
-    /// Name in `plugins.toml`.
-    #[prost(string, tag = "1")]
-    pub name: String,
-    /// As in `PluginSwap`.
-    #[prost(uint64, tag = "2")]
-    pub based_on: u64,
-}
-
-/// Reads `plugins.toml` again. Admin.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct Reload {
-    /// As in `PluginSwap`.
-    #[prost(uint64, tag = "1")]
-    pub based_on: u64,
-}
-
-/// A change is live.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct Activated {
-    /// The new generation.
-    #[prost(uint64, tag = "1")]
-    pub generation: u64,
-    /// LSN of the activation record.
-    #[prost(uint64, tag = "2")]
-    pub lsn: u64,
-    /// The next offset of each topic of the plugin's chains at that instant: the first under the new generation.
-    #[prost(message, repeated, tag = "3")]
-    pub topics: Vec<TopicInfo>,
-    /// Digest now running.
-    #[prost(string, tag = "4")]
-    pub digest: String,
-    /// Digest before.
-    #[prost(string, tag = "5")]
-    pub previous_digest: String,
-    /// Clients connected, none of which was disconnected for this.
-    #[prost(uint32, tag = "6")]
-    pub clients: u32,
-    /// Nothing was different: no new generation.
-    #[prost(bool, tag = "7")]
-    pub unchanged: bool,
-}
-
-/// Asks for the effective chain of a topic.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct ChainExplain {
-    /// The topic.
-    #[prost(string, tag = "1")]
-    pub topic: String,
-}
-
-/// One position of a chain.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct ChainPosition {
-    /// `produce` or `fetch`.
-    #[prost(string, tag = "1")]
-    pub hook: String,
-    /// Name in `plugins.toml`.
-    #[prost(string, tag = "2")]
-    pub plugin: String,
-    /// File and line of the chain entry.
-    #[prost(string, tag = "3")]
-    pub place: String,
-    /// Patterns of the entry.
-    #[prost(string, repeated, tag = "4")]
-    pub topics: Vec<String>,
-    /// Exceptions of the entry.
-    #[prost(string, repeated, tag = "5")]
-    pub except: Vec<String>,
-    /// `sha256:HEX`.
-    #[prost(string, tag = "6")]
-    pub digest: String,
-    /// `5ms + 20ms/MiB, 32 MiB, output 4x`.
-    #[prost(string, tag = "7")]
-    pub budget: String,
-    /// `closed`, `open`.
-    #[prost(string, tag = "8")]
-    pub policy: String,
-    /// Roles that skip it (fetch), or empty.
-    #[prost(string, tag = "9")]
-    pub unless: String,
-}
-
-/// The effective chain of a topic.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct Chain {
-    /// In the order they run.
-    #[prost(message, repeated, tag = "1")]
-    pub positions: Vec<ChainPosition>,
-    /// The live generation.
-    #[prost(uint64, tag = "2")]
-    pub generation: u64,
-    /// `per-record` or `all`.
-    #[prost(string, tag = "3")]
-    pub rejection: String,
-    /// Plugins a record must have passed to end here.
-    #[prost(string, repeated, tag = "4")]
-    pub required: Vec<String>,
-}
-
-/// Asks for a producer id.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct ProducerId {}
-
-/// An id nobody else has (63 random bits).
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct ProducerIdGiven {
-    /// The id.
-    #[prost(uint64, tag = "1")]
-    pub id: u64,
-}
+/// Kind of a frame that is one message.
+pub const KIND_CONTROL: u8 = 1;
+/// Kind of a frame that is a head and a batch body.
+pub const KIND_BATCH: u8 = 2;
 
 /// One frame, taken off a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame {
     /// Kind 1: a protobuf message, not decoded yet.
-    Control(bytes::Bytes),
+    Control(Bytes),
     /// Kind 2.
     Batch {
         /// The head, not decoded yet.
-        head: bytes::Bytes,
+        head: Bytes,
         /// The batch body, not parsed yet.
-        body: bytes::Bytes,
+        body: Bytes,
     },
 }
 
@@ -646,6 +59,9 @@ pub enum WireError {
     /// A kind this version does not know.
     #[error("frame kind {0} is not known")]
     Kind(u8),
+    /// Not even a kind.
+    #[error("frame of 0 bytes")]
+    Empty,
     /// Over the limit for its kind.
     #[error("frame of {bytes} bytes, at most {max} are allowed")]
     TooLarge {
@@ -667,40 +83,92 @@ pub enum WireError {
     Message(String),
 }
 
-/// Length of the payload and kind, from the first `PREFIX_BYTES`.
+impl WireError {
+    /// The code the other side is told.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::TooLarge { .. } => Code::FrameTooLarge,
+            Self::Kind(_) | Self::Empty | Self::Head { .. } | Self::Message(_) => Code::ProtocolViolation,
+        }
+    }
+}
+
+/// Kind and length of the payload, from the first `PREFIX_BYTES`. The limits bound the payload: a message by
+/// `control_max`, a batch by `batch_max` for its body and `control_max` for its head, together.
 ///
 /// # Errors
-/// If the kind is not known or the length over `control_max` (kind 1) or `batch_max` (kind 2).
+/// If the kind is not known, or the length 0 or over its limit.
 pub fn parse_prefix(prefix: [u8; PREFIX_BYTES], control_max: u32, batch_max: u32) -> Result<(u8, usize), WireError> {
-    let _ = (prefix, control_max, batch_max);
-    unimplemented!()
+    let [a, b, c, d, kind] = prefix;
+    let told = u32::from_le_bytes([a, b, c, d]);
+    let Some(payload) = told.checked_sub(1) else { return Err(WireError::Empty) };
+    let max = match kind {
+        KIND_CONTROL => u64::from(control_max),
+        KIND_BATCH => HEAD_LENGTH_BYTES as u64 + u64::from(control_max) + u64::from(batch_max),
+        other => return Err(WireError::Kind(other)),
+    };
+    let bytes = u64::from(payload);
+    if bytes > max {
+        return Err(WireError::TooLarge { bytes, max });
+    }
+    Ok((kind, payload as usize))
 }
 
 /// Splits a payload of a known kind.
 ///
 /// # Errors
 /// If the head does not fit.
-pub fn parse_payload(kind: u8, payload: bytes::Bytes) -> Result<Frame, WireError> {
-    let _ = (kind, payload);
-    unimplemented!()
+pub fn parse_payload(kind: u8, payload: Bytes) -> Result<Frame, WireError> {
+    match kind {
+        KIND_CONTROL => Ok(Frame::Control(payload)),
+        KIND_BATCH => {
+            let frame = payload.len() as u64;
+            let Some((length, rest)) = payload.split_first_chunk::<HEAD_LENGTH_BYTES>() else {
+                return Err(WireError::Head { head: HEAD_LENGTH_BYTES as u64, frame });
+            };
+            let head = u32::from_le_bytes(*length);
+            if u64::from(head) > rest.len() as u64 {
+                return Err(WireError::Head { head: u64::from(head), frame });
+            }
+            let split = HEAD_LENGTH_BYTES + head as usize;
+            Ok(Frame::Batch { head: payload.slice(HEAD_LENGTH_BYTES..split), body: payload.slice(split..) })
+        }
+        other => Err(WireError::Kind(other)),
+    }
 }
 
 /// A frame of kind 1, prefix included.
-pub fn encode_control(message: &impl Message) -> bytes::Bytes {
-    let _ = message.encoded_len();
-    unimplemented!()
+pub fn encode_control(message: &impl Message) -> Bytes {
+    let message_bytes = message.encoded_len();
+    let mut out = BytesMut::with_capacity(PREFIX_BYTES + message_bytes);
+    put_prefix(&mut out, KIND_CONTROL, message_bytes);
+    message.encode_raw(&mut out);
+    out.freeze()
 }
 
 /// Prefix and head of a frame of kind 2; the body of `body_bytes` bytes follows.
-pub fn encode_batch_head(head: &impl Message, body_bytes: usize) -> bytes::Bytes {
-    let _ = (head.encoded_len(), body_bytes);
-    unimplemented!()
+pub fn encode_batch_head(head: &impl Message, body_bytes: usize) -> Bytes {
+    let head_bytes = head.encoded_len();
+    let mut out = BytesMut::with_capacity(PREFIX_BYTES + HEAD_LENGTH_BYTES + head_bytes);
+    put_prefix(&mut out, KIND_BATCH, HEAD_LENGTH_BYTES.saturating_add(head_bytes).saturating_add(body_bytes));
+    out.put_u32_le(u32::try_from(head_bytes).unwrap_or(u32::MAX));
+    head.encode_raw(&mut out);
+    out.freeze()
 }
 
 /// Decodes a message.
 ///
 /// # Errors
 /// If the bytes are not one.
-pub fn decode<M: Message + Default>(bytes: bytes::Bytes) -> Result<M, WireError> {
+pub fn decode<M: Message + Default>(bytes: Bytes) -> Result<M, WireError> {
     M::decode(bytes).map_err(|error| WireError::Message(error.to_string()))
 }
+
+/// A payload that cannot be told in u32 is told as the largest: every reader refuses it, over its limit by far.
+fn put_prefix(out: &mut BytesMut, kind: u8, payload_bytes: usize) {
+    out.put_u32_le(u32::try_from(payload_bytes.saturating_add(1)).unwrap_or(u32::MAX));
+    out.put_u8(kind);
+}
+
+/// Bytes of the length before a head.
+const HEAD_LENGTH_BYTES: usize = 4;
