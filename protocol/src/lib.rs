@@ -16,3 +16,6 @@ pub mod wire;
 pub(crate) fn cut(text: &str, bytes_max: usize) -> &str {
     text.get(..text.floor_char_boundary(bytes_max)).unwrap_or(text)
 }
+
+#[cfg(test)]
+mod testing;

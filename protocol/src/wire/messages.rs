@@ -330,7 +330,7 @@ pub struct FetchProgress {
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct ServerMessage {
     /// Which.
-    #[prost(oneof = "ServerBody", tags = "1, 2, 3, 4, 10, 11, 20, 21, 22, 23, 25")]
+    #[prost(oneof = "ServerBody", tags = "1, 2, 3, 4, 10, 11, 20, 21, 22, 25")]
     pub body: Option<ServerBody>,
 }
 
