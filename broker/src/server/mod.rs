@@ -1,1 +1,6 @@
-//! Connections and streams, admin requests, activation, drain.
+//! Connections and streams.
+
+pub mod activation;
+mod config;
+
+pub use config::{Bounds, Certificate, Config};

@@ -1,0 +1,5 @@
+//! Activation.
+
+mod desired;
+
+pub use desired::{Desired, DesiredError, DesiredSource};
