@@ -1,1 +1,36 @@
-//! tidegate-tests.
+//! Harness of the integration tests: the real broker as a child process, judged from outside.
+//!
+//! Owns: starting, killing and watching brokers (`broker`), the disk that forgets (`forgetful`), deadlines (`wait`). It links
+//! neither the broker nor its storage: what a test knows, it knows as any client would.
+
+// A harness fails a test by panicking, and reads time as any outside observer does.
+#![allow(
+    clippy::unwrap_used,
+    clippy::missing_panics_doc,
+    clippy::disallowed_methods,
+    reason = "a harness, not the product"
+)]
+
+use std::path::PathBuf;
+
+pub mod forgetful;
+
+/// The target directory that the running test binary was built into.
+///
+/// # Panics
+/// If the binary does not lie in `TARGET/PROFILE/deps` or `TARGET/PROFILE`.
+pub fn target_dir() -> PathBuf {
+    profile_dir().parent().expect("a profile directory lies in a target directory").to_owned()
+}
+
+/// `TARGET/PROFILE` of the running test binary.
+///
+/// # Panics
+/// If the binary does not lie in `TARGET/PROFILE/deps` or `TARGET/PROFILE`.
+pub fn profile_dir() -> PathBuf {
+    let exe = std::env::current_exe().expect("the path of a test binary is known");
+    let parent = exe.parent().expect("a binary lies in a directory");
+    let profile =
+        if parent.ends_with("deps") { parent.parent().expect("deps lies in a profile directory") } else { parent };
+    profile.to_owned()
+}
