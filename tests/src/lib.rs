@@ -1,7 +1,7 @@
 //! Harness of the integration tests: the real broker as a child process, judged from outside.
 //!
 //! Owns: starting, killing and watching brokers (`broker`), the disk that forgets (`forgetful`), deadlines (`wait`), a client
-//! that can say anything (`raw`), and the book of what was acked (`ledger`). It links
+//! that can say anything (`raw`), producers that outlive a broker (`workload`) and the book of what was acked (`ledger`). It links
 //! neither the broker nor its storage: what a test knows, it knows as any client would.
 
 // A harness fails a test by panicking, and reads time as any outside observer does.
@@ -20,6 +20,7 @@ pub mod http;
 pub mod ledger;
 pub mod raw;
 pub mod wait;
+pub mod workload;
 
 /// The target directory that the running test binary was built into.
 ///
