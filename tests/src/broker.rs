@@ -220,7 +220,6 @@ impl Site {
 impl Drop for Site {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Through `println` and not the lock of stderr: the test runner shows it with the failed test.
             println!("---- log of the broker ----\n{}\n----", self.last_words());
             return;
         }

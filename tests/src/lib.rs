@@ -9,6 +9,7 @@
     clippy::unwrap_used,
     clippy::missing_panics_doc,
     clippy::disallowed_methods,
+    clippy::print_stdout,
     reason = "a harness, not the product"
 )]
 

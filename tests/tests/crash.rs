@@ -49,15 +49,15 @@ async fn round(site: &Site, workload: &mut Workload, kill_after: u64) -> Vec<Fet
 async fn settle(site: &Site, workload: &mut Workload) {
     let broker = site.start().await;
     let client = Client::new(broker.addr).await;
-    workload.ledger.lock().unwrap().check(&client.all("crash/*").await);
+    let read = client.all("crash/*").await;
+    workload.ledger.lock().unwrap().check(&read);
     workload.finish(broker.addr, &Login::default()).await;
     let read = client.all("crash/*").await;
+    client.close();
+    broker.drain().await;
     let ledger = workload.ledger.lock().unwrap();
     ledger.check(&read);
     assert_eq!(ledger.len(), read.len(), "every record that was sent is acked and there, once");
-    drop(ledger);
-    client.close();
-    broker.drain().await;
 }
 
 #[test]
