@@ -70,7 +70,7 @@ macro_rules! export {
                 }
             }
 
-            $crate::bindings::export_filter!(Exported with_types_in $crate::bindings);
+    $crate::bindings::export_filter!(Exported with_types_in $crate::bindings);
         };
 
         #[cfg(not(target_arch = "wasm32"))]

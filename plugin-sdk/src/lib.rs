@@ -62,6 +62,7 @@ mod export;
 pub mod kernels;
 mod plugin;
 mod settings;
+#[cfg(not(target_arch = "wasm32"))]
 pub mod testing;
 mod verdict;
 

@@ -33,8 +33,7 @@ impl Settings {
         let Some(path) = value.strip_prefix("file:") else {
             return Err(Failure::permanent(format!("{value:?} is not a file: write \"file:PATH\"")));
         };
-        self.lookup(path)
-            .ok_or_else(|| Failure::permanent(format!("the file {path:?} did not come with the settings")))
+        self.lookup(path).ok_or_else(|| Failure::permanent(format!("the file {path:?} did not come with the settings")))
     }
 
     /// The file that `base` (a path) refers to as `reference`: a relative path without fragment. Looked up as a path
@@ -78,7 +77,8 @@ mod tests {
 
     #[test]
     fn files_are_found_by_setting_and_by_reference() {
-        let settings = Settings::new("{}", vec![("./docs/a.json".into(), b"a".to_vec()), ("b.json".into(), b"b".to_vec())]);
+        let settings =
+            Settings::new("{}", vec![("./docs/a.json".into(), b"a".to_vec()), ("b.json".into(), b"b".to_vec())]);
         assert_eq!(settings.file("file:docs/a.json").unwrap(), b"a");
         assert_eq!(settings.related("docs/a.json", "../b.json"), Some(b"b".as_slice()));
         assert_eq!(settings.related("other/x.json", "b.json"), Some(b"b".as_slice()));

@@ -26,12 +26,9 @@
 //! with what is wrong. The capabilities are doubles that belong to the thread: see [`log_lines`], [`set_clock`],
 //! [`set_instance`].
 
-#[cfg(not(target_arch = "wasm32"))]
 mod apply;
-#[cfg(not(target_arch = "wasm32"))]
 mod harness;
 
-#[cfg(not(target_arch = "wasm32"))]
 pub use harness::{Harness, Run, counter, log_lines, set_clock, set_instance};
 
 use crate::{Fields, bindings::tidegate::plugin::types as wit, verdict::headers_item};
