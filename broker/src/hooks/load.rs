@@ -138,11 +138,11 @@ fn componentise<'a>(
     }
     let refused = |reason: String| LoadError::Componentise { plugin: plugin.to_owned(), reason };
     let mut encoder = wit_component::ComponentEncoder::default();
-    let named = |error: anyhow::Error| {
-        foreign_import(engine, plugin, bytes).unwrap_or_else(|| refused(cut(&format!("{error:#}"), 1024).to_owned()))
+    let named = |reason: String| {
+        foreign_import(engine, plugin, bytes).unwrap_or_else(|| refused(cut(&reason, 1024).to_owned()))
     };
-    encoder.module(bytes).map_err(named)?;
-    encoder.validate(true).encode().map(Into::into).map_err(named)
+    encoder.module(bytes).map_err(|error| named(format!("{error:#}")))?;
+    encoder.validate(true).encode().map(Into::into).map_err(|error| named(format!("{error:#}")))
 }
 
 /// A core module that imports from outside our package cannot become a component; the encoder's words are about its own

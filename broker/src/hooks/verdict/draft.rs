@@ -56,7 +56,7 @@ impl<'a> Draft<'a> {
         let kept: Vec<_> = all.iter().copied().filter(|(other, _)| other.as_bytes() != name).collect();
         if kept.len() < all.len() {
             let mut item = Vec::with_capacity(self.headers.len());
-            encode_headers(kept.into_iter(), &mut item);
+            encode_headers(kept.into_iter(), &mut item).map_err(malformed)?;
             self.headers = Cow::Owned(item);
         }
         Ok(())
