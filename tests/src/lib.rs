@@ -16,6 +16,7 @@
 use std::path::PathBuf;
 
 pub mod broker;
+pub mod components;
 pub mod forgetful;
 pub mod http;
 pub mod ledger;

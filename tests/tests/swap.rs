@@ -96,7 +96,7 @@ impl Followed {
             record.offset,
             record.generation
         );
-        let (_, of_generation) = self.began.entry(record.generation).or_insert((record.offset, stamp.clone()));
+        let (_, of_generation) = self.began.entry(record.generation).or_insert_with(|| (record.offset, stamp.clone()));
         assert_eq!(*of_generation, stamp, "{}@{}: two stamps in one generation", record.topic, record.offset);
         let value = record.value.as_ref().unwrap();
         let number = |from: usize| u64::from_le_bytes(value[from..from + 8].try_into().unwrap());
@@ -129,7 +129,7 @@ async fn swap(admin: &Client, version: &str, based_on: u64) -> Activated {
 
 #[test]
 fn a_swap_under_load_loses_and_doubles_nothing() {
-    test(LIMIT * count(1, 10) as u32, async {
+    test(LIMIT * u32::try_from(count(1, 10)).unwrap(), async {
         let site = Site::new();
         site.install("stamp-v1");
         site.plugins(PLUGINS);
