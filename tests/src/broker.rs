@@ -31,6 +31,7 @@ const LOG_LINES_SHOWN: usize = 60;
 #[derive(Debug)]
 pub struct Site {
     temp: tempfile::TempDir,
+    plugins: PathBuf,
     forgetful: Option<Forgetful>,
     arguments: Vec<String>,
     allowed: Mutex<Vec<String>>,
@@ -72,8 +73,9 @@ impl Site {
         fs::create_dir_all(&parent).unwrap();
         let temp = tempfile::tempdir_in(parent).unwrap();
         fs::create_dir(temp.path().join("data")).unwrap();
-        fs::write(temp.path().join("plugins.toml"), "version = 1\n").unwrap();
-        Self { temp, forgetful: None, arguments: Vec::new(), allowed: Mutex::default() }
+        let plugins = temp.path().join("plugins.toml");
+        fs::write(&plugins, "version = 1\n").unwrap();
+        Self { temp, plugins, forgetful: None, arguments: Vec::new(), allowed: Mutex::default() }
     }
 
     /// The same over the forgetful disk.
@@ -101,6 +103,11 @@ impl Site {
     /// More arguments for every start from now on.
     pub fn arguments(&mut self, arguments: &[&str]) {
         self.arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
+    }
+
+    /// Starts brokers with a `plugins.toml` that lies elsewhere from now on.
+    pub fn plugins_at(&mut self, path: &Path) {
+        path.clone_into(&mut self.plugins);
     }
 
     /// Writes `plugins.toml` (`version = 1` is put before it).
@@ -192,7 +199,7 @@ impl Site {
             .args(["serve", "--output", "json", "--http", "127.0.0.1:0", "--addr", addr, "--data-dir"])
             .arg(self.data())
             .arg("--plugins")
-            .arg(self.path("plugins.toml"))
+            .arg(&self.plugins)
             .args(&self.arguments)
             .env_remove("RUST_LOG")
             .stdin(Stdio::null());
