@@ -144,14 +144,6 @@ impl StorageError {
             _ => false,
         }
     }
-
-    /// The same error as the reason why a log takes nothing more.
-    pub(crate) fn into_failed(self) -> Self {
-        match self {
-            Self::Failed(cause) => Self::Failed(cause),
-            other => Self::Failed(Arc::new(other)),
-        }
-    }
 }
 
 /// Follows the sources of an error down to an I/O error that tells of a full disk.

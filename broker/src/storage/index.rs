@@ -6,6 +6,9 @@ use tidegate_protocol::stored::StoredFrame;
 /// Gaps up to this are read along with what is wanted: one read of 64 KiB costs less than two reads.
 const GAP_BYTES_MAX: u32 = 64 << 10;
 
+/// Topics that a scan asks for; `None` = every frame, also one without records.
+pub(crate) type Wanted<'a> = Option<&'a dyn Fn(u64) -> bool>;
+
 /// Frames of one file, by LSN. 16 bytes per frame and 8 per topic of it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FrameIndex {
@@ -60,11 +63,6 @@ impl FrameIndex {
         self.next_lsn
     }
 
-    /// No frame.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
     /// Bytes of memory it takes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.entries.capacity() * size_of::<Entry>() + self.topics.capacity() * size_of::<u64>()
@@ -89,12 +87,12 @@ impl FrameIndex {
 
     /// What to read for a scan from an LSN within the index: frames that touch a wanted topic, up to a number of bytes,
     /// at least one frame of progress.
-    pub(crate) fn plan(&self, from_lsn: u64, bytes_max: usize, wanted: &dyn Fn(u64) -> bool) -> Plan {
+    pub(crate) fn plan(&self, from_lsn: u64, bytes_max: usize, wanted: Wanted<'_>) -> Plan {
         let mut plan = Plan { next_lsn: self.next_lsn, ..Plan::default() };
         let mut planned_bytes = 0;
         for at in self.position_of(from_lsn)..self.entries.len() {
             let entry = self.entries[at];
-            if !self.topics_of(at).iter().any(|id| wanted(*id)) {
+            if wanted.is_some_and(|wanted| !self.topics_of(at).iter().any(|id| wanted(*id))) {
                 continue;
             }
             if planned_bytes > 0 && planned_bytes + entry.bytes as usize > bytes_max {

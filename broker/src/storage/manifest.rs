@@ -115,7 +115,10 @@ fn read(objects: &Objects, number: u64) -> Result<Manifest, StorageError> {
     let corrupt = |what: String| StorageError::Corrupt { file: object.clone().into(), position: 0, what };
     let manifest: Manifest = serde_json::from_slice(&text).map_err(|error| corrupt(error.to_string()))?;
     if manifest.version != VERSION {
-        return Err(corrupt(format!("manifest version {} is not read by this build; it reads {VERSION}", manifest.version)));
+        return Err(corrupt(format!(
+            "manifest version {} is not read by this build; it reads {VERSION}",
+            manifest.version
+        )));
     }
     let mut lsn = 0;
     for segment in &manifest.segments {

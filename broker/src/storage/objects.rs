@@ -1,12 +1,12 @@
 //! The object store, driven from threads that may wait: its futures run on a small runtime of their own, never on the
-//! caller's.
+//! caller's, so that a full pool of the caller cannot wait for itself.
 
 use std::{ops::Range, path::PathBuf, sync::Arc};
 
 use bytes::Bytes;
 use futures::TryStreamExt as _;
 use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt as _, PutMode, PutPayload, path::Path};
-use tokio::runtime::{Handle, Runtime};
+use tokio::runtime::Runtime;
 
 use super::StorageError;
 
@@ -17,7 +17,6 @@ const THREADS_MAX: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Objects {
     store: Arc<dyn ObjectStore>,
-    handle: Handle,
     /// Taken on drop, which must not wait.
     runtime: Option<Runtime>,
 }
@@ -26,12 +25,13 @@ impl Objects {
     /// # Errors
     /// If the system gives no threads.
     pub(crate) fn new(store: Arc<dyn ObjectStore>) -> Result<Self, StorageError> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
             .max_blocking_threads(THREADS_MAX)
             .thread_name("objects")
             .build()
             .map_err(StorageError::io("start threads for", PathBuf::from("objects")))?;
-        Ok(Self { store, handle: runtime.handle().clone(), runtime: Some(runtime) })
+        Ok(Self { store, runtime: Some(runtime) })
     }
 
     /// Stores an object that must not exist; durable when this returns.
@@ -39,9 +39,9 @@ impl Objects {
     /// # Errors
     /// If it exists, or as the store says.
     pub(crate) fn create(&self, object: &str, payload: PutPayload) -> Result<(), StorageError> {
-        let put = self.store.put_opts(&Path::from(object), payload, PutMode::Create.into());
-        self.handle.block_on(async { put.await }).map_err(StorageError::object("put", object))?;
-        Ok(())
+        self.run("put", object, async move |store, path| {
+            store.put_opts(&path, payload, PutMode::Create.into()).await.map(|_| ())
+        })
     }
 
     /// A whole object.
@@ -49,9 +49,7 @@ impl Objects {
     /// # Errors
     /// If it does not exist, or as the store says.
     pub(crate) fn get(&self, object: &str) -> Result<Bytes, StorageError> {
-        let path = Path::from(object);
-        let get = async { self.store.get(&path).await?.bytes().await };
-        self.handle.block_on(get).map_err(StorageError::object("get", object))
+        self.run("get", object, async move |store, path| store.get(&path).await?.bytes().await)
     }
 
     /// A part of an object.
@@ -59,9 +57,7 @@ impl Objects {
     /// # Errors
     /// If it does not exist, or as the store says.
     pub(crate) fn get_range(&self, object: &str, range: Range<u64>) -> Result<Bytes, StorageError> {
-        let path = Path::from(object);
-        let get = async { self.store.get_range(&path, range).await };
-        self.handle.block_on(get).map_err(StorageError::object("get", object))
+        self.run("get", object, async move |store, path| store.get_range(&path, range).await)
     }
 
     /// The last bytes of an object, at most `bytes`.
@@ -69,10 +65,8 @@ impl Objects {
     /// # Errors
     /// If it does not exist, or as the store says.
     pub(crate) fn get_suffix(&self, object: &str, bytes: u64) -> Result<Bytes, StorageError> {
-        let path = Path::from(object);
         let options = GetOptions { range: Some(GetRange::Suffix(bytes)), ..GetOptions::default() };
-        let get = async { self.store.get_opts(&path, options).await?.bytes().await };
-        self.handle.block_on(get).map_err(StorageError::object("get", object))
+        self.run("get", object, async move |store, path| store.get_opts(&path, options).await?.bytes().await)
     }
 
     /// Names of the objects under a prefix.
@@ -80,9 +74,9 @@ impl Objects {
     /// # Errors
     /// As the store says.
     pub(crate) fn list(&self, prefix: &str) -> Result<Vec<String>, StorageError> {
-        let path = Path::from(prefix);
-        let list = async { self.store.list(Some(&path)).map_ok(|meta| meta.location.to_string()).try_collect().await };
-        self.handle.block_on(list).map_err(StorageError::object("list", prefix))
+        self.run("list", prefix, async move |store, path| {
+            store.list(Some(&path)).map_ok(|meta| meta.location.to_string()).try_collect().await
+        })
     }
 
     /// Removes an object. Not synced: what comes back after a crash is named by no manifest and removed again.
@@ -90,8 +84,29 @@ impl Objects {
     /// # Errors
     /// As the store says.
     pub(crate) fn remove(&self, object: &str) -> Result<(), StorageError> {
-        let path = Path::from(object);
-        self.handle.block_on(async { self.store.delete(&path).await }).map_err(StorageError::object("remove", object))
+        self.run("remove", object, async move |store, path| store.delete(&path).await)
+    }
+
+    /// Runs an operation on the runtime and waits for it. Works wherever the caller runs, in a runtime or not.
+    fn run<T, F>(
+        &self,
+        operation: &'static str,
+        object: &str,
+        work: impl FnOnce(Arc<dyn ObjectStore>, Path) -> F,
+    ) -> Result<T, StorageError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, object_store::Error>> + Send + 'static,
+    {
+        let runtime = self.runtime.as_ref().ok_or(StorageError::Closed)?;
+        let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+        let work = work(Arc::clone(&self.store), Path::from(object));
+        runtime.spawn(async move {
+            // Who waits for it holds the receiver; if not, nobody wants to know.
+            drop(sender.send(work.await));
+        });
+        let done = receiver.recv().map_err(|_| StorageError::Closed)?;
+        done.map_err(StorageError::object(operation, object))
     }
 }
 

@@ -21,7 +21,7 @@ use object_store::PutPayload;
 
 use super::{
     Run, StorageError,
-    index::FrameIndex,
+    index::{FrameIndex, Wanted},
     manifest::{SEGMENTS, SegmentRef},
     objects::Objects,
     wal::files::{WalFile, read_planned},
@@ -48,15 +48,15 @@ pub(crate) fn write(objects: &Objects, shard: u16, wal: &WalFile) -> Result<Segm
     let mut parts = vec![Bytes::from(head)];
     let mut lsn = index.first_lsn();
     while lsn < index.next_lsn() {
-        let run = wal.read(lsn, COPY_BYTES, &|_| true)?;
-        // Frames without records have no topic, so no filter lets them through: they are copied one by one.
-        let through = run.frames.first().map_or(run.next_lsn, |frame| frame.header.first_lsn);
-        debug_assert!(through >= lsn, "scans go forward");
+        let run = wal.read(lsn, COPY_BYTES, None)?;
         parts.extend(run.frames.iter().map(|frame| frame.bytes.clone()));
         lsn = run.next_lsn;
     }
     let mut position = HEAD_BYTES;
-    let footer = index.encode(|bytes| std::mem::replace(&mut position, position + bytes));
+    let footer = index.encode(|bytes| {
+        position += bytes;
+        position - bytes
+    });
     let crc = crc32c::crc32c(&footer);
     let mut tail = footer;
     let footer_bytes = u32::try_from(tail.len()).expect("the footer of a file of 1 GiB fits 32 bits");
@@ -67,8 +67,15 @@ pub(crate) fn write(objects: &Objects, shard: u16, wal: &WalFile) -> Result<Segm
     let bytes = parts.iter().map(|part| part.len() as u64).sum();
     let (first_lsn, next_lsn) = (index.first_lsn(), index.next_lsn());
     let object = format!("{SEGMENTS}/{first_lsn:016}-{next_lsn:016}");
-    objects.create(&object, parts.into_iter().collect::<PutPayload>())?;
-    Ok(SegmentRef { first_lsn, next_lsn, bytes, object })
+    let segment = SegmentRef { first_lsn, next_lsn, bytes, object };
+    match objects.create(&segment.object, parts.into_iter().collect::<PutPayload>()) {
+        // An earlier try wrote it, and then the disk was too full for the manifest. Same frames, same bytes.
+        Err(StorageError::Object { source, .. }) if matches!(*source, object_store::Error::AlreadyExists { .. }) => {
+            load_footer(objects, &segment)?;
+        }
+        put => put?,
+    }
+    Ok(segment)
 }
 
 /// Reads segments; keeps the footers of those read last.
@@ -88,7 +95,7 @@ impl Segments {
         segment: &SegmentRef,
         from_lsn: u64,
         bytes_max: usize,
-        wanted: &dyn Fn(u64) -> bool,
+        wanted: Wanted<'_>,
     ) -> Result<Run, StorageError> {
         let plan = self.footer(objects, segment)?.plan(from_lsn, bytes_max, wanted);
         read_planned(&plan, &PathBuf::from(&segment.object), |position, bytes| {

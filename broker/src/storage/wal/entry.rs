@@ -88,7 +88,8 @@ impl FileHeader {
 
     /// Reads the first bytes of a file.
     pub(crate) fn decode(bytes: &[u8]) -> HeaderRead {
-        let Some((head, crc)) = bytes.split_at_checked(24).and_then(|(head, rest)| Some((head, u32_at(rest, 0)?))) else {
+        let Some((head, crc)) = bytes.split_at_checked(24).and_then(|(head, rest)| Some((head, u32_at(rest, 0)?)))
+        else {
             return HeaderRead::Blank;
         };
         if head[..4] != FILE_MAGIC || crc32c::crc32c(head) != crc {
@@ -200,7 +201,10 @@ mod tests {
     fn golden_bytes() {
         let mut entry = Vec::new();
         EntryHeader { frame_bytes: 16, generation: 1, first_lsn: 2, group_position: 4096 }.encode(&mut entry);
-        assert_eq!(hex(&FILE.encode()[..32]), "54475731010007 00efbeadde02000000 6300000000000000 GOLD".replace(' ', ""));
+        assert_eq!(
+            hex(&FILE.encode()[..32]),
+            "54475731010007 00efbeadde02000000 6300000000000000 GOLD".replace(' ', "")
+        );
         assert_eq!(hex(&entry), "GOLD");
     }
 

@@ -13,7 +13,7 @@ use super::entry::FileHeader;
 use crate::storage::{
     Run, StorageError,
     disk::DiskFile,
-    index::{FrameIndex, Plan},
+    index::{FrameIndex, Plan, Wanted},
 };
 
 /// A WAL file in use.
@@ -56,12 +56,7 @@ impl WalFile {
     }
 
     /// Reads frames that touch a wanted topic.
-    pub(crate) fn read(
-        &self,
-        from_lsn: u64,
-        bytes_max: usize,
-        wanted: &dyn Fn(u64) -> bool,
-    ) -> Result<Run, StorageError> {
+    pub(crate) fn read(&self, from_lsn: u64, bytes_max: usize, wanted: Wanted<'_>) -> Result<Run, StorageError> {
         let plan = self.index.read().unwrap_or_else(PoisonError::into_inner).plan(from_lsn, bytes_max, wanted);
         read_planned(&plan, &self.path, |position, length| {
             let mut buffer = vec![0; length as usize];
@@ -90,7 +85,8 @@ pub(crate) fn read_planned(
             if end > bytes.len() {
                 return Err(corrupt("the file ends inside a frame".to_owned()));
             }
-            let frame = StoredFrame::parse(bytes.slice(at as usize..end)).map_err(|error| corrupt(error.to_string()))?;
+            let frame =
+                StoredFrame::parse(bytes.slice(at as usize..end)).map_err(|error| corrupt(error.to_string()))?;
             if frame.header.first_lsn != lsn {
                 let found = frame.header.first_lsn;
                 return Err(corrupt(format!("a frame of LSN {found} stands where {lsn} was written")));

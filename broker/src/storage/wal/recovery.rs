@@ -159,11 +159,7 @@ fn list(disk: &dyn Disk, scope: &Scope<'_>) -> Result<Listed, StorageError> {
 }
 
 /// Splits files whose every frame lies in a segment from those still needed.
-fn split(
-    disk: &dyn Disk,
-    listed: &mut Listed,
-    scope: &Scope<'_>,
-) -> Result<(Vec<Found>, Vec<Spare>), StorageError> {
+fn split(disk: &dyn Disk, listed: &mut Listed, scope: &Scope<'_>) -> Result<(Vec<Found>, Vec<Spare>), StorageError> {
     let mut spares = std::mem::take(&mut listed.spares);
     let mut needed = Vec::new();
     let mut files = std::mem::take(&mut listed.in_use).into_iter().peekable();
@@ -245,7 +241,9 @@ impl Scan {
         match next_file_lsn {
             Some(lsn) if lsn == self.next_lsn => {}
             Some(lsn) => {
-                return Err(self.corrupt(format!("{bad}, and the next file goes on at LSN {lsn}, not {}", self.next_lsn)));
+                return Err(
+                    self.corrupt(format!("{bad}, and the next file goes on at LSN {lsn}, not {}", self.next_lsn))
+                );
             }
             None => self.end_of_log(bad)?,
         }

@@ -1,0 +1,87 @@
+//! Key heads: for every key ever written its version and last offset. They outlive records.
+//!
+//! In memory, some 120 bytes and the key each, in this version: ten million keys are 1.5 GB. The log engine moves them
+//! into segments.
+
+use std::sync::Arc;
+
+use super::buckets::Buckets;
+
+/// Where a key stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Head {
+    /// Of its last record; the first is 1.
+    pub(super) version: u64,
+    /// Of its last record.
+    pub(super) last_offset: u64,
+}
+
+/// Heads by topic and key, those of frames in flight counted.
+#[derive(Debug, Clone)]
+pub(super) struct Heads {
+    /// By topic id (8 bytes, little endian) and key.
+    map: Buckets<Arc<[u8]>, Head>,
+    key_bytes: usize,
+    scratch: Vec<u8>,
+}
+
+impl Heads {
+    pub(super) fn new() -> Self {
+        Self { map: Buckets::new(), key_bytes: 0, scratch: Vec::new() }
+    }
+
+    fn place(&mut self, topic: u64, key: &[u8]) {
+        self.scratch.clear();
+        self.scratch.extend_from_slice(&topic.to_le_bytes());
+        self.scratch.extend_from_slice(key);
+    }
+
+    /// Where a key stands; `None` if it was never written.
+    pub(super) fn get(&mut self, topic: u64, key: &[u8]) -> Option<Head> {
+        self.place(topic, key);
+        self.map.get(self.scratch.as_slice()).copied()
+    }
+
+    /// Counts a record of a key up; gives its version.
+    pub(super) fn advance(&mut self, topic: u64, key: &[u8], offset: u64) -> u64 {
+        self.place(topic, key);
+        if let Some(head) = self.map.get_mut(self.scratch.as_slice()) {
+            *head = Head { version: head.version + 1, last_offset: offset };
+            return head.version;
+        }
+        self.key_bytes += key.len();
+        self.map.insert(self.scratch.as_slice().into(), Head { version: 1, last_offset: offset });
+        1
+    }
+
+    /// Takes a head as it was read back.
+    pub(super) fn set(&mut self, topic: u64, key: &[u8], head: Head) {
+        self.place(topic, key);
+        if let Some(place) = self.map.get_mut(self.scratch.as_slice()) {
+            *place = head;
+            return;
+        }
+        self.key_bytes += key.len();
+        self.map.insert(self.scratch.as_slice().into(), head);
+    }
+
+    /// Keys.
+    pub(super) fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Bytes of all keys together.
+    pub(super) fn key_bytes(&self) -> usize {
+        self.key_bytes
+    }
+
+    /// All heads in parts: topic, key, head.
+    pub(super) fn parts(&self) -> impl Iterator<Item = impl Iterator<Item = (u64, &[u8], Head)>> {
+        self.map.maps().map(|map| {
+            map.iter().filter_map(|(place, head)| {
+                let (topic, key) = place.split_first_chunk()?;
+                Some((u64::from_le_bytes(*topic), key, *head))
+            })
+        })
+    }
+}

@@ -1,0 +1,132 @@
+//! Bytes by their SHA-256 (`DIR/plugins`): components and settings, so that a restart goes on with what ran before even if
+//! the files it came from are gone. Called by `server::activation`.
+
+use std::{
+    fmt::Write as _,
+    io,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use bytes::Bytes;
+
+use super::{StorageError, directory::write_new, disk::Disk};
+
+/// A component is at most 64 MiB; nothing longer is read back.
+const BLOB_BYTES_MAX: u64 = 64 << 20;
+
+/// A store of bytes by digest. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Blobs {
+    dir: PathBuf,
+    disk: Arc<dyn Disk>,
+    /// Two writers of one blob would share its unfinished file.
+    writing: Arc<Mutex<()>>,
+}
+
+impl Blobs {
+    /// Opens the store in a directory, which is made if need be.
+    ///
+    /// # Errors
+    /// As the disk says.
+    pub fn open(dir: PathBuf, disk: Arc<dyn Disk>) -> Result<Self, StorageError> {
+        disk.create_dir(&dir).map_err(StorageError::io("create", &dir))?;
+        if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            disk.sync_dir(parent).map_err(StorageError::io("sync", parent))?;
+        }
+        Ok(Self { dir, disk, writing: Arc::default() })
+    }
+
+    /// Stores bytes; durable when this returns. Fine if they are there. Gives their digest, `sha256:HEX`. Blocking.
+    ///
+    /// # Errors
+    /// If they are over 64 MiB, or as the disk says.
+    pub fn put(&self, bytes: &[u8]) -> Result<String, StorageError> {
+        if bytes.len() as u64 > BLOB_BYTES_MAX {
+            return Err(StorageError::TooLarge { bytes: bytes.len() as u64, max: BLOB_BYTES_MAX });
+        }
+        let hex = sha256_hex(bytes);
+        let digest = format!("sha256:{hex}");
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        // What is there and damaged is written anew. What is there and whole may lack the sync of its name.
+        match self.get(&digest) {
+            Ok(_) => self.disk.sync_dir(&self.dir).map_err(StorageError::io("sync", &self.dir))?,
+            Err(_) => write_new(&*self.disk, &self.dir, &hex, bytes)?,
+        }
+        Ok(digest)
+    }
+
+    /// Reads bytes back and checks them against their digest. Blocking.
+    ///
+    /// # Errors
+    /// [`StorageError::BlobUnknown`] if there are none, [`StorageError::Corrupt`] if they are not what was stored, or as
+    /// the disk says.
+    pub fn get(&self, digest: &str) -> Result<Bytes, StorageError> {
+        let unknown = || StorageError::BlobUnknown { digest: digest.chars().take(100).collect() };
+        let hex = digest.strip_prefix("sha256:").ok_or_else(unknown)?;
+        if hex.len() != 64 || !hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
+            return Err(unknown());
+        }
+        let path = self.dir.join(hex);
+        let bytes = match self.disk.read(&path, BLOB_BYTES_MAX) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(unknown()),
+            read => read.map_err(StorageError::io("read", &path))?,
+        };
+        let found = sha256_hex(&bytes);
+        if found != hex {
+            let what = format!("its SHA-256 is {found}");
+            return Err(StorageError::Corrupt { file: path, position: 0, what });
+        }
+        Ok(bytes.into())
+    }
+}
+
+fn sha256_hex(bytes: &[u8]) -> String {
+    let digest = ::ring::digest::digest(&::ring::digest::SHA256, bytes);
+    digest.as_ref().iter().fold(String::with_capacity(64), |mut hex, byte| {
+        write!(hex, "{byte:02x}").expect("writing to a string does not fail");
+        hex
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::{RealDisk, disk::Disk as _};
+
+    fn open(dir: &tempfile::TempDir) -> Blobs {
+        Blobs::open(dir.path().join("plugins"), Arc::new(RealDisk)).unwrap()
+    }
+
+    #[test]
+    fn what_is_put_comes_back_by_its_digest_also_after_opening_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let digest = open(&dir).put(b"abc").unwrap();
+        assert_eq!(digest, "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert_eq!(open(&dir).put(b"abc").unwrap(), digest);
+        assert_eq!(&open(&dir).get(&digest).unwrap()[..], b"abc");
+    }
+
+    #[test]
+    fn a_damaged_blob_is_refused_and_healed_by_the_next_put() {
+        let dir = tempfile::tempdir().unwrap();
+        let blobs = open(&dir);
+        let digest = blobs.put(b"abc").unwrap();
+        let path = dir.path().join("plugins").join(digest.strip_prefix("sha256:").unwrap());
+        RealDisk.open(&path).unwrap().write_at(b"X", 1).unwrap();
+        assert!(matches!(blobs.get(&digest), Err(StorageError::Corrupt { .. })));
+        assert_eq!(blobs.put(b"abc").unwrap(), digest);
+        assert_eq!(&blobs.get(&digest).unwrap()[..], b"abc");
+    }
+
+    #[test]
+    fn what_is_no_digest_reaches_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let blobs = open(&dir);
+        for digest in ["", "sha256:", "sha256:../../etc/passwd", "md5:00", &format!("sha256:{}", "A".repeat(64))] {
+            assert!(matches!(blobs.get(digest), Err(StorageError::BlobUnknown { .. })), "{digest}");
+        }
+        let absent = format!("sha256:{}", "0".repeat(64));
+        assert!(matches!(blobs.get(&absent), Err(StorageError::BlobUnknown { .. })));
+    }
+}

@@ -1,0 +1,258 @@
+//! What lies behind the WAL: segments, the manifest that names them, the checkpoint; and the thread that moves full WAL
+//! files there.
+
+use std::{
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+use super::{
+    Run, StorageError,
+    index::Wanted,
+    manifest::{CHECKPOINTS, CheckpointRef, Current, SegmentRef},
+    objects::Objects,
+    segment::{self, Segments},
+    wal::{files::WalFiles, local::OnFull, spare::Spares},
+};
+
+/// Starts a checkpoint object: then u64 LSN, u32 CRC-32C of the LSN and the state, the state.
+const CHECKPOINT_MAGIC: [u8; 4] = *b"TGC1";
+const CHECKPOINT_HEAD_BYTES: usize = 16;
+/// On a full disk consolidation waits this long before it tries again.
+const RETRY_DELAY: Duration = Duration::from_secs(5);
+
+/// Segments and checkpoints in the object store.
+#[derive(Debug)]
+pub(crate) struct Store {
+    shard: u16,
+    objects: Objects,
+    /// Changed by consolidation and by checkpoints, one at a time.
+    current: Mutex<Current>,
+    /// The manifest's segments, for readers.
+    listed: ArcSwap<Vec<SegmentRef>>,
+    segments: Segments,
+}
+
+impl Store {
+    /// Reads the manifest.
+    ///
+    /// # Errors
+    /// If the store fails or the manifest cannot be read.
+    pub(crate) fn open(shard: u16, objects: Objects) -> Result<Self, StorageError> {
+        let current = Current::load(&objects)?;
+        let listed = ArcSwap::from_pointee(current.manifest.segments.clone());
+        Ok(Self { shard, objects, current: Mutex::new(current), listed, segments: Segments::default() })
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// LSN up to which segments hold everything.
+    pub(crate) fn consolidated(&self) -> u64 {
+        self.listed.load().last().map_or(0, |segment| segment.next_lsn)
+    }
+
+    /// First LSN that a segment holds.
+    pub(crate) fn first_lsn(&self) -> Option<u64> {
+        self.listed.load().first().map(|segment| segment.first_lsn)
+    }
+
+    /// The checkpoint that counts.
+    ///
+    /// # Errors
+    /// If the store fails or the checkpoint is damaged.
+    pub(crate) fn checkpoint(&self) -> Result<Option<(u64, Bytes)>, StorageError> {
+        let Some(CheckpointRef { lsn, object }) = self.current().manifest.checkpoint.clone() else { return Ok(None) };
+        let bytes = self.objects.get(&object)?;
+        let whole = bytes.get(..CHECKPOINT_HEAD_BYTES).is_some_and(|head| {
+            let state = &bytes[CHECKPOINT_HEAD_BYTES..];
+            let crc = crc32c::crc32c_append(crc32c::crc32c(&head[4..12]), state);
+            head[..4] == CHECKPOINT_MAGIC && head[4..12] == lsn.to_le_bytes() && head[12..] == crc.to_le_bytes()
+        });
+        if !whole {
+            let what = format!("it is not the checkpoint of LSN {lsn} that the manifest names");
+            return Err(StorageError::Corrupt { file: object.into(), position: 0, what });
+        }
+        Ok(Some((lsn, bytes.slice(CHECKPOINT_HEAD_BYTES..))))
+    }
+
+    /// Puts a checkpoint and makes it the one that counts.
+    ///
+    /// # Errors
+    /// If the store fails; the one before counts then.
+    pub(crate) fn put_checkpoint(&self, lsn: u64, state: Bytes) -> Result<(), StorageError> {
+        let mut current = self.current();
+        let before = current.manifest.checkpoint.clone();
+        if before.as_ref().is_some_and(|before| before.lsn >= lsn) {
+            return Ok(());
+        }
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&lsn.to_le_bytes()), &state);
+        let mut head = Vec::from(CHECKPOINT_MAGIC);
+        head.extend_from_slice(&lsn.to_le_bytes());
+        head.extend_from_slice(&crc.to_le_bytes());
+        let object = format!("{CHECKPOINTS}/{lsn:016}-{:016}", current.number);
+        self.objects.create(&object, [Bytes::from(head), state].into_iter().collect())?;
+        let mut manifest = current.manifest.clone();
+        manifest.checkpoint = Some(CheckpointRef { lsn, object });
+        current.replace(&self.objects, manifest)?;
+        if let Some(before) = before
+            && let Err(error) = self.objects.remove(&before.object)
+        {
+            tracing::warn!(%error, "cannot remove the checkpoint before this one; the next start does");
+        }
+        Ok(())
+    }
+
+    /// Copies the WAL's oldest file into a segment and takes it out of use. `None` if no more than `full_max` are full.
+    fn consolidate(&self, wal: &WalFiles, full_max: usize, spares: &Spares) -> Result<Option<u64>, StorageError> {
+        let Some(file) = wal.oldest_over(full_max) else { return Ok(None) };
+        let next_lsn = file.next_lsn();
+        let mut current = self.current();
+        // A crash between manifest and reuse leaves a file that is in a segment already.
+        if next_lsn > current.manifest.consolidated() {
+            drop(current);
+            let segment = segment::write(&self.objects, self.shard, &file)?;
+            tracing::debug!(object = segment.object, bytes = segment.bytes, "consolidated a WAL file");
+            current = self.current();
+            let mut manifest = current.manifest.clone();
+            manifest.segments.push(segment);
+            current.replace(&self.objects, manifest)?;
+            self.listed.store(Arc::new(current.manifest.segments.clone()));
+        }
+        drop((current, file));
+        if let Some(retired) = wal.retire_oldest() {
+            spares.recycle(retired);
+        }
+        Ok(Some(next_lsn))
+    }
+
+    /// Reads frames that touch a wanted topic, from the segment that holds an LSN. `None` if none does.
+    ///
+    /// # Errors
+    /// If the store fails or the segment is damaged.
+    pub(crate) fn read(
+        &self,
+        from_lsn: u64,
+        bytes_max: usize,
+        wanted: Wanted<'_>,
+    ) -> Result<Option<Run>, StorageError> {
+        let listed = self.listed.load_full();
+        let at = listed.partition_point(|segment| segment.next_lsn <= from_lsn);
+        let Some(segment) = listed.get(at).filter(|segment| segment.first_lsn <= from_lsn) else { return Ok(None) };
+        self.segments.read(&self.objects, segment, from_lsn, bytes_max, wanted).map(Some)
+    }
+}
+
+/// Moves full WAL files into segments, on a thread of its own.
+#[derive(Debug)]
+pub(crate) struct Consolidation {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    store: Arc<Store>,
+    wal: Arc<WalFiles>,
+    spares: Arc<Spares>,
+    full_max: usize,
+    checkpoint_wanted: Arc<Notify>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// A file became full since the last look.
+    look: bool,
+    closing: bool,
+}
+
+impl Consolidation {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub(crate) fn start(
+        store: Arc<Store>,
+        wal: Arc<WalFiles>,
+        spares: Arc<Spares>,
+        full_max: usize,
+        checkpoint_wanted: Arc<Notify>,
+    ) -> Result<Self, StorageError> {
+        let state = Mutex::new(State { look: true, closing: false });
+        let changed = Condvar::new();
+        let shared = Arc::new(Shared { store, wal, spares, full_max, checkpoint_wanted, state, changed });
+        let thread = std::thread::Builder::new()
+            .name("consolidation".to_owned())
+            .spawn({
+                let shared = Arc::clone(&shared);
+                move || shared.work()
+            })
+            .map_err(StorageError::io("start a thread for", "consolidation"))?;
+        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// What the writer tells of full files.
+    pub(crate) fn on_full(&self) -> Arc<dyn OnFull> {
+        Arc::clone(&self.shared) as Arc<dyn OnFull>
+    }
+
+    /// Finishes the file at hand and ends the thread.
+    pub(crate) fn close(&self) {
+        self.shared.lock().closing = true;
+        self.shared.changed.notify_all();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread
+            && thread.join().is_err()
+        {
+            tracing::error!("the consolidation thread has panicked");
+        }
+    }
+}
+
+impl OnFull for Shared {
+    fn file_is_full(&self) {
+        self.lock().look = true;
+        self.changed.notify_all();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self) {
+        let mut state = self.lock();
+        while !state.closing {
+            if !state.look {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            drop(state);
+            let done = self.store.consolidate(&self.wal, self.full_max, &self.spares);
+            state = self.lock();
+            match done {
+                Ok(Some(_)) => self.checkpoint_wanted.notify_one(),
+                Ok(None) => state.look = false,
+                Err(error) if error.is_full() => {
+                    tracing::warn!(%error, "cannot move a WAL file into a segment; trying again");
+                    let waited = self.changed.wait_timeout_while(state, RETRY_DELAY, |state| !state.closing);
+                    state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                }
+                Err(error) => {
+                    // The outcome of a failed put is not known; only a start reads it anew. Acks do not depend on it.
+                    tracing::error!(%error, "cannot move WAL files into segments any more: the WAL grows until a restart");
+                    return;
+                }
+            }
+        }
+    }
+}
