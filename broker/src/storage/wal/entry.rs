@@ -201,11 +201,8 @@ mod tests {
     fn golden_bytes() {
         let mut entry = Vec::new();
         EntryHeader { frame_bytes: 16, generation: 1, first_lsn: 2, group_position: 4096 }.encode(&mut entry);
-        assert_eq!(
-            hex(&FILE.encode()[..32]),
-            "54475731010007 00efbeadde02000000 6300000000000000 GOLD".replace(' ', "")
-        );
-        assert_eq!(hex(&entry), "GOLD");
+        assert_eq!(hex(&FILE.encode()[..32]), "5447573101000700efbeadde02000000630000000000000045991eb300000000");
+        assert_eq!(hex(&entry), "5447453110000000010000000000000002000000000000000002000076b47a6d");
     }
 
     fn hex(bytes: &[u8]) -> String {
