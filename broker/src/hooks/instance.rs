@@ -194,14 +194,14 @@ fn classify(error: &wasmtime::Error, guest: &mut Guest) -> Fault {
     Fault::new(kind, format!("{what}{place}{words}"))
 }
 
-/// The innermost function of the guest that has a name of its own.
+/// The innermost function of the guest that has a name of its own. wasmtime shows names demangled only in the whole
+/// trace, whose lines are `number: address - module!name`.
 fn place(error: &wasmtime::Error) -> Option<String> {
-    let trace = error.downcast_ref::<WasmBacktrace>()?;
-    let machinery = ["panic", "abort", "rust_", "alloc::", "__"];
+    let trace = error.downcast_ref::<WasmBacktrace>()?.to_string();
+    let machinery = ["panic", "abort", "rust_", "alloc::", "core::", "std::", "__", "<wasm function"];
     trace
-        .frames()
-        .iter()
-        .filter_map(|frame| frame.func_name())
+        .lines()
+        .filter_map(|line| line.split_once('!').map(|(_, name)| name.trim()))
         .find(|name| !machinery.iter().any(|part| name.contains(part)))
         .map(|name| cut(name, 200).to_owned())
 }

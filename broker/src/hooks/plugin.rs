@@ -283,23 +283,32 @@ impl Plugin {
         *held = Some(Box::new(instance));
     }
 
-    /// A slot for this thread: its own, another free one, or its own when that gets free.
+    /// A slot for this thread: its own if that is free and warm, else another one that is, else its own, where a fresh
+    /// instance will be made. So there are as many instances as calls at once, and each thread mostly meets the same.
     fn slot(&self) -> (MutexGuard<'_, Option<Box<Instance>>>, &SlotStats) {
         let own = THREAD.with(Cell::get) % self.slots.len();
         let (before, from) = self.slots.split_at(own);
+        let mut cold = None;
         for slot in from.iter().chain(before) {
-            match slot.instance.try_lock() {
-                Ok(held) => return (held, &slot.stats),
-                Err(TryLockError::Poisoned(poisoned)) => return (poisoned.into_inner(), &slot.stats),
-                Err(TryLockError::WouldBlock) => {}
+            let held = match slot.instance.try_lock() {
+                Ok(held) => held,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => continue,
+            };
+            if held.is_some() {
+                return (held, &slot.stats);
             }
+            cold.get_or_insert((held, &slot.stats));
         }
-        // `own` is below the number of slots, of which there is at least one.
-        let slot = &self.slots[own];
-        (slot.instance.lock().unwrap_or_else(PoisonError::into_inner), &slot.stats)
+        cold.unwrap_or_else(|| {
+            // `own` is below the number of slots, of which there is at least one.
+            let slot = &self.slots[own];
+            (slot.instance.lock().unwrap_or_else(PoisonError::into_inner), &slot.stats)
+        })
     }
 
-    fn call_budget(&self, bytes: usize) -> Duration {
+    /// CPU time of a call that is given so many bytes.
+    pub(super) fn call_budget(&self, bytes: usize) -> Duration {
         let per_mib = self.budget.cpu_per_mib.as_nanos().saturating_mul(bytes as u128) >> 20;
         self.budget.cpu.saturating_add(Duration::from_nanos(u64::try_from(per_mib).unwrap_or(u64::MAX)))
     }

@@ -93,6 +93,9 @@ impl Fetch for Hostile {
                 let told = format!("{} {} {}", who.principal, who.group, who.parameters);
                 return Ok(verdicts::stamp(info.count, "reader", &told));
             }
+            if text(settings, "hook") == "produce" {
+                return Ok(Verdict::Pass);
+            }
             answer(settings, &info, &records)
         })
     }
@@ -105,7 +108,8 @@ fn answer(settings: &Value, info: &BatchInfo, records: &Frame) -> Result<Verdict
     }
     let count = settings["count"].as_u64().unwrap_or(0);
     match text(settings, "do") {
-        "" | "pass" => Ok(Verdict::Pass),
+        // "reader" is a behaviour of the other hook.
+        "" | "pass" | "reader" => Ok(Verdict::Pass),
         "drop-all" => Ok(Verdict::DropAll),
         "reject-all" => Ok(Verdict::RejectAll(Refusal {
             code: 7,

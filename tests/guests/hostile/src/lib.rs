@@ -3,7 +3,7 @@
 //!
 //! Settings: `init` and `do` name a behaviour, `needs` the fields both hooks read, `only-key` limits the behaviour to
 //! calls in which a record has that key (then `needs` must begin with `key`), `edits` and `emits` are a script for
-//! `do = "script"`, `text` and `count` are arguments.
+//! `do = "script"`, `text` and `count` are arguments. `hook = "produce"` lets all pass on fetch.
 
 // The interface of wasm32 guests: elsewhere there is nothing to export to.
 #[cfg(target_arch = "wasm32")]
