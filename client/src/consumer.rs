@@ -108,6 +108,8 @@ pub struct Consumer {
     send: Option<quinn::SendStream>,
     cursor: Option<String>,
     at_end: bool,
+    /// The last frame was progress.
+    told: bool,
     delivered_records: u64,
     delivered_bytes: u64,
     attempt: u32,
@@ -124,6 +126,7 @@ impl Consumer {
             send: None,
             cursor: None,
             at_end: false,
+            told: false,
             delivered_records: 0,
             delivered_bytes: 0,
             attempt: 0,
@@ -161,12 +164,13 @@ impl Consumer {
                     self.attempt = 0;
                     return Ok(Some(event));
                 }
-                Ok(None) if !self.options.follow || self.is_bounded() => {
+                Ok(None) if self.told && (!self.options.follow || self.is_bounded()) => {
                     self.leave();
                     self.ended = true;
                     return Ok(None);
                 }
-                Ok(None) => Error::StreamEnded { what: "although it was to follow" },
+                // A read ends with the word how far it came; without it, it was cut.
+                Ok(None) => Error::StreamEnded { what: "before the read was at its end" },
                 Err(error) => error,
             };
             self.leave();
@@ -219,6 +223,7 @@ impl Consumer {
                 ServerBody::FetchProgress(FetchProgress { cursor, at_end }) => {
                     self.move_to(cursor);
                     self.at_end = at_end;
+                    self.told = true;
                     Ok(Some(Event::Progress))
                 }
                 ServerBody::Failure(failure) => Err(Error::broker(failure)),
@@ -253,6 +258,7 @@ impl Consumer {
             Counters::add(&self.connection.counters().subscriptions_resumed);
         }
         self.opened = true;
+        self.told = false;
         self.reader = Some(FrameReader::new(receive, self.options.batch_bytes_max));
         self.send = Some(send);
         Ok(())
@@ -268,6 +274,7 @@ impl Consumer {
         }
         self.move_to(head.cursor.clone());
         self.at_end = false;
+        self.told = false;
         self.delivered_records = self.delivered_records.saturating_add(records as u64);
         self.delivered_bytes = self.delivered_bytes.saturating_add(body.bytes().len() as u64);
         Ok(FetchedBatch { head, body })

@@ -52,7 +52,7 @@ pub struct ProducerIdentity {
     pub id: u64,
     /// A higher one fences lower ones.
     pub epoch: u32,
-    /// Sequence of the first batch.
+    /// Sequence of the first batch; a new epoch starts at 0.
     pub next_sequence: u64,
 }
 
@@ -105,9 +105,8 @@ impl Producer {
     /// If the record cannot be sent (name, size), or the producer is closed or fenced.
     pub async fn send(&self, topic: &str, record: Record) -> Result<Delivery, Error> {
         loop {
+            // Made before the look: what is told from now on is not missed.
             let space = self.queue.space();
-            tokio::pin!(space);
-            space.as_mut().enable();
             match self.queue.push(topic, &record)? {
                 Pushed::In { done, at } => return Ok(Delivery { done, at }),
                 Pushed::Full => space.await,
@@ -131,9 +130,8 @@ impl Producer {
     pub async fn submit(&self, body: BatchBody, conditions: Vec<Condition>) -> Result<BatchDelivery, Error> {
         let mut job = Some((body, conditions));
         loop {
+            // Made before the look: what is told from now on is not missed.
             let space = self.queue.space();
-            tokio::pin!(space);
-            space.as_mut().enable();
             if let Some(done) = self.queue.submit(&mut job)? {
                 return Ok(BatchDelivery { done });
             }

@@ -123,14 +123,15 @@ impl BatchAck {
     }
 }
 
-/// The rejected records among the runs of a batch that was refused as a whole, with their positions. What is not one is
-/// passed over: the failure itself is what counts.
+/// The records at fault among the runs of a batch that was refused as a whole, with their positions. Those that only fell
+/// with them (rejected, by no plugin) are passed over, and so is whatever makes no sense: the failure itself counts.
 pub(super) fn rejected(runs: Vec<AckRun>) -> Vec<(u32, Rejection)> {
     let mut rejected = Vec::new();
     let mut at: u32 = 0;
     for run in runs {
         let count = run.records;
-        if AckStatus::try_from(run.status) == Ok(AckStatus::Rejected) && count > 0 {
+        let fell_along = run.plugin.is_empty() && run.code == u32::from(Code::PluginRejected.number());
+        if AckStatus::try_from(run.status) == Ok(AckStatus::Rejected) && count > 0 && !fell_along {
             rejected.push((at, rejection(run)));
         }
         at = at.saturating_add(count);
@@ -222,7 +223,8 @@ mod tests {
 
     #[test]
     fn the_guilty_of_a_refused_batch_are_named() {
-        let named = rejected(vec![run(3, 1), run(1, 2), run(1, 9), run(1, 2), run(u32::MAX, 1), run(1, 2)]);
+        let guilty = || AckRun { plugin: "schema".to_owned(), ..run(1, 2) };
+        let named = rejected(vec![run(3, 2), guilty(), run(1, 9), guilty(), run(u32::MAX, 1), guilty()]);
         assert_eq!(named.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [3, 5, u32::MAX]);
     }
 }

@@ -127,7 +127,7 @@ impl Queue {
         }
     }
 
-    /// To be enabled before a push is tried, so that no space is missed.
+    /// To be taken before a push is tried, so that no space is missed.
     pub(super) fn space(&self) -> Notified<'_> {
         self.space.notified()
     }
