@@ -74,6 +74,9 @@ pub struct Entry {
 
 impl Catalog {
     /// A shard with the broker's own topics, which exist without being made.
+    ///
+    /// # Panics
+    /// Never: the names of those topics are valid.
     pub fn new(shard: u16) -> Self {
         let mut catalog = Self {
             shard,

@@ -180,7 +180,7 @@ impl Window {
 
     fn halve(&mut self) {
         let cut = self.results.len().div_ceil(2);
-        if let Some(last) = self.results.drain(..cut).last() {
+        if let Some(last) = self.results.drain(..cut).next_back() {
             self.floor = self.floor.max(last.sequence.saturating_add(1));
         }
     }

@@ -1,6 +1,15 @@
 //! What the shard promises, on a real directory and in memory.
 
+#![allow(clippy::cast_possible_truncation, reason = "small numbers of tests")]
+
+mod conditions;
+mod crash;
+mod durable;
+mod producers;
+mod replay;
+
 use std::{
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -8,15 +17,22 @@ use std::{
     time::Duration,
 };
 
-use tidegate_protocol::{batch::BatchBuilder, limits::Limits, record::RecordView, stored::RefusedStatus};
+use tidegate_protocol::{
+    batch::BatchBuilder,
+    limits::Limits,
+    record::RecordView,
+    stored::{Refused, RefusedStatus, StoredFrame},
+};
 
 use super::*;
 use crate::{
     clock::Clock,
     record::{Content, Rebuilt},
-    storage::{RealDisk, WalKind},
+    storage::{
+        RealDisk, WalKind,
+        sim::{Mutant, SimDisk},
+    },
 };
-use tidegate_protocol::stored::Refused;
 
 /// A clock that stands where it is put.
 #[derive(Debug, Default)]
@@ -38,7 +54,7 @@ impl Clock for TestClock {
 }
 
 struct World {
-    dir: tempfile::TempDir,
+    disk: SimDisk,
     clock: Arc<TestClock>,
     shard: Shard,
     tenant: u32,
@@ -46,25 +62,52 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let clock = Arc::new(TestClock::default());
-        clock.set_ms(1_000_000);
-        let shard = open(dir.path(), &clock, WalKind::Local);
-        let tenant = shard.tenant("default").unwrap();
-        Self { dir, clock, shard, tenant }
+        Self::on(SimDisk::new(1, Mutant::None), WalKind::Local)
     }
 
     fn in_memory() -> Self {
-        let mut world = Self::new();
-        world.shard = open(world.dir.path(), &world.clock, WalKind::Memory);
-        world.tenant = world.shard.tenant("default").unwrap();
-        world
+        Self::on(SimDisk::new(1, Mutant::None), WalKind::Memory)
+    }
+
+    fn on(disk: SimDisk, wal: WalKind) -> Self {
+        let clock = Arc::new(TestClock::default());
+        clock.set_ms(1_000_000);
+        let shard = open(Arc::new(disk.clone()), "/data".into(), &clock, wal);
+        let tenant = shard.tenant("default").unwrap();
+        Self { disk, clock, shard, tenant }
     }
 
     async fn reopen(&mut self) {
         self.shard.close().await;
-        self.shard = open(self.dir.path(), &self.clock, WalKind::Local);
+        self.shard = open(Arc::new(self.disk.clone()), "/data".into(), &self.clock, WalKind::Local);
         assert_eq!(self.shard.tenant("default").unwrap(), self.tenant);
+    }
+
+    /// Writes until the first frames have left memory and WAL.
+    async fn push_out_of_memory(&self) {
+        let value = "x".repeat(2000);
+        for _ in 0..120 {
+            self.put(&[("filler", "f", &value)]).await;
+        }
+        until("segments are there", || self.disk.object_names().iter().any(|name| name.starts_with("seg/")));
+        assert!(self.shard.core.log.tail(0, 1).is_none());
+    }
+
+    /// Every frame of the log.
+    async fn frames(&self) -> Vec<Arc<StoredFrame>> {
+        let reader = self.shard.reader();
+        let mut frames = Vec::new();
+        let mut lsn = 0;
+        while lsn < reader.end() {
+            let run = reader.read(lsn, 10_000, |_| true).await.unwrap();
+            lsn = run.next_lsn;
+            frames.extend(run.frames);
+        }
+        frames
+    }
+
+    fn next_offset(&self, topic: &str) -> u64 {
+        self.shard.topic(self.tenant, topic).map_or(0, |topic| topic.next_offset)
     }
 
     fn batch(&self, records: &[(&str, &str, &str)]) -> Append {
@@ -76,10 +119,24 @@ impl World {
     }
 }
 
-fn open(dir: &std::path::Path, clock: &Arc<TestClock>, wal: WalKind) -> Shard {
-    let storage = storage::Config { wal_file_bytes: 128 << 10, wal, ..storage::Config::new(dir) };
+fn open(disk: Arc<dyn Disk>, dir: PathBuf, clock: &Arc<TestClock>, wal: WalKind) -> Shard {
+    let small = storage::Config {
+        wal_file_bytes: 64 << 10,
+        wal_files_full_max: 1,
+        tail_bytes: 16 << 10,
+        ..storage::Config::new(dir)
+    };
     let clock: SharedClock = Arc::<TestClock>::clone(clock);
-    Shard::open(Config::default(), storage, Arc::new(RealDisk), clock).unwrap()
+    Shard::open(Config::default(), storage::Config { wal, ..small }, disk, clock).unwrap()
+}
+
+/// Waits for another thread without sleeping.
+fn until(what: &str, reached: impl Fn() -> bool) {
+    let clock = crate::clock::SystemClock::default();
+    while !reached() {
+        std::thread::yield_now();
+        assert!(clock.monotonic() < Duration::from_secs(20), "waited too long: {what}");
+    }
 }
 
 /// A batch of (topic, key, value); an empty key is null.
@@ -140,7 +197,149 @@ async fn offsets_and_versions_are_dense_over_topics_batches_and_a_restart() {
     world.reopen().await;
     let third = world.put(&[("b", "k", "7"), ("a", "k", "8")]).await;
     assert_eq!(third.runs, [appended(0, 1, &[2]), appended(1, 5, &[4])]);
-    let offsets: Vec<_> =
-        world.shard.topics(world.tenant, None, false, 10).iter().map(|topic| topic.next_offset).collect();
-    assert_eq!(offsets, [6, 2]);
+    assert_eq!((world.next_offset("a"), world.next_offset("b")), (6, 2));
+}
+
+#[tokio::test]
+async fn a_verbatim_batch_is_stored_byte_for_byte() {
+    let world = World::new();
+    world.put(&[("a", "k", "1")]).await;
+    let request = world.batch(&[("a", "k", "2")]);
+    let body = request.batch.body.bytes().clone();
+    let acked = world.shard.append(request).unwrap().durable().await.unwrap();
+    let frame = world.shard.core.log.frame(acked.first_lsn).unwrap();
+    assert_eq!(*frame.body.as_ref().unwrap().bytes(), body);
+    assert_eq!((frame.header.tenant, frame.header.broker_time_ms), (world.tenant, 1_000_000));
+}
+
+#[tokio::test]
+async fn a_topic_is_made_by_the_last_records_of_the_batch_that_needs_it_first() {
+    let mut world = World::new();
+    let acked = world.put(&[("a", "k", "1"), ("b", "k", "2")]).await;
+    assert_eq!(acked.runs, [appended(0, 0, &[1]), appended(1, 0, &[1])], "the answer is of the client's records");
+    let frame = world.shard.core.log.frame(acked.first_lsn).unwrap();
+    let body = frame.body.as_ref().unwrap();
+    assert_eq!(body.topics().collect::<Vec<_>>(), ["a", "b", "$sys/topics"]);
+    assert_eq!((body.len(), frame.header.input_count, frame.client_records()), (4, 2, 2));
+    let made: serde_json::Value = serde_json::from_slice(body.record(3).value.unwrap()).unwrap();
+    assert_eq!(
+        (&made["name"], &made["tenant"], &made["created_ms"]),
+        (&"b".into(), &world.tenant.into(), &1_000_000.into())
+    );
+    let ids: Vec<_> = ["a", "b"].map(|name| world.shard.topic(world.tenant, name).unwrap().id).into();
+    assert_eq!(ids, [16, 17]);
+    world.reopen().await;
+    assert_eq!(world.shard.topic(world.tenant, "b").unwrap().id, 17);
+    assert_eq!(world.shard.topic_by_id(17).unwrap().1.as_str(), "b");
+    let create = world.shard.create_topic(world.tenant, &TopicName::parse("c").unwrap()).unwrap();
+    assert_eq!(create.durable().await.unwrap().id, 18, "ids are never given twice");
+}
+
+#[tokio::test]
+async fn topics_are_unknown_existing_or_reserved_and_said_so() {
+    let world = World::new();
+    let unknown = Append { create_topics: false, ..world.batch(&[("a", "k", "1")]) };
+    assert!(matches!(world.shard.append(unknown), Err(Refusal::TopicUnknown(name)) if name.as_str() == "a"));
+    let name = TopicName::parse("a").unwrap();
+    let topic = world.shard.create_topic(world.tenant, &name).unwrap().durable().await.unwrap();
+    assert_eq!((topic.next_offset, topic.created_ms), (0, 1_000_000));
+    assert!(matches!(world.shard.create_topic(world.tenant, &name), Err(Refusal::TopicExists { .. })));
+    for reserved in ["$sys/topics", "$sys/mine"] {
+        let refused = world.shard.append(world.batch(&[(reserved, "k", "1")]));
+        assert!(matches!(refused, Err(Refusal::TopicReserved(_))), "{reserved}");
+    }
+    let dead = TopicName::parse("$dead/a").unwrap();
+    assert!(matches!(world.shard.create_topic(world.tenant, &dead), Err(Refusal::TopicReserved(_))));
+}
+
+#[tokio::test]
+async fn tenants_have_their_own_topics_keys_and_numbers() {
+    let mut world = World::new();
+    let other = world.shard.tenant("other").unwrap();
+    assert_eq!((world.tenant, other), (1, 2));
+    world.put(&[("a", "k", "1")]).await;
+    let theirs = world.shard.append(batch(other, &[("a", "k", "2")])).unwrap().durable().await.unwrap();
+    assert_eq!(theirs.runs, [appended(0, 0, &[1])]);
+    assert_ne!(world.shard.topic(world.tenant, "a").unwrap().id, world.shard.topic(other, "a").unwrap().id);
+    world.reopen().await;
+    assert_eq!(world.shard.tenant("other").unwrap(), 2);
+    assert_eq!(world.shard.tenant_name(2).as_deref(), Some("other"));
+    assert!(matches!(world.shard.tenant(""), Err(ShardError::TenantInvalid { .. })));
+}
+
+#[tokio::test]
+async fn an_answer_maps_dropped_rejected_routed_and_emitted_records() {
+    let mut world = World::new();
+    let mut request = world.batch(&[("a", "k", "0"), ("a", "k", "1"), ("a", "k", "2"), ("a", "k", "3")]);
+    request.producer = stamp(0, 0);
+    request.outcome.content = Content::Rebuilt(vec![
+        rebuilt("b", "k", "0", false),
+        rebuilt("a", "k", "3", false),
+        rebuilt("a", "k", "emitted", true),
+    ]);
+    request.outcome.refused = vec![refused(1), Refused { status: RefusedStatus::Dropped, ..refused(2) }];
+    request.outcome.moved = vec![0];
+    let retry = request.clone();
+    let acked = world.shard.append(request).unwrap().durable().await.unwrap();
+    assert_eq!(names(&acked), ["b", "a"]);
+    let dropped = Refused { status: RefusedStatus::Dropped, ..refused(2) };
+    let runs = [appended(0, 0, &[1]), AckedRun::Refused(refused(1)), AckedRun::Refused(dropped), appended(1, 0, &[1])];
+    assert_eq!(acked.runs, runs);
+    assert_eq!((world.next_offset("b"), world.next_offset("a")), (1, 2), "the emitted record has an offset too");
+    world.reopen().await;
+    let again = world.shard.append(retry).unwrap().durable().await.unwrap();
+    assert_eq!(*again, Appended { duplicate: true, ..Appended::clone(&acked) });
+}
+
+#[tokio::test]
+async fn an_outcome_that_does_not_fit_its_batch_is_refused() {
+    let world = World::new();
+    let request = world.batch(&[("a", "k", "0"), ("a", "k", "1")]);
+    let with = |content: Content, refused: Vec<Refused>| {
+        let mut request = request.clone();
+        (request.outcome.content, request.outcome.refused) = (content, refused);
+        request
+    };
+    let one = || vec![rebuilt("a", "k", "0", false)];
+    for bad in [
+        with(Content::Verbatim, vec![refused(0)]),
+        with(Content::Rebuilt(one()), vec![]),
+        with(Content::Rebuilt(one()), vec![refused(2)]),
+        with(Content::Rebuilt(vec![]), vec![refused(1), refused(0)]),
+        with(Content::Rebuilt(vec![rebuilt("a", "k", "e", true), rebuilt("a", "k", "0", false)]), vec![refused(1)]),
+    ] {
+        assert!(matches!(world.shard.append(bad), Err(Refusal::Malformed(_))));
+    }
+    let huge = "x".repeat(1 << 20);
+    let records = (0..80).map(|_| rebuilt("a", "k", &huge, true)).collect();
+    let grown = with(Content::Rebuilt(records), vec![refused(0), refused(1)]);
+    assert!(matches!(world.shard.append(grown), Err(Refusal::TooLarge { .. })));
+    assert_eq!(world.shard.topic(world.tenant, "a"), None, "nothing of them is left");
+}
+
+#[tokio::test]
+async fn a_real_directory_keeps_what_was_acked() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = Arc::new(TestClock::default());
+    let open = || open(Arc::new(RealDisk), dir.path().join("data"), &clock, WalKind::Local);
+    let mut acked = Vec::new();
+    for round in 0..3_u64 {
+        let shard = open();
+        let tenant = shard.tenant("default").unwrap();
+        for at in 0..150 {
+            let value = format!("{round}/{at}/{}", "x".repeat(1000));
+            let ticket = shard.append(batch(tenant, &[("a", "k", &value)])).unwrap();
+            acked.push((ticket.durable().await.unwrap().first_lsn, value));
+        }
+        shard.close().await;
+    }
+    let shard = open();
+    let log = shard.core.log.clone();
+    for (offset, (lsn, value)) in acked.into_iter().enumerate() {
+        let frame = log.frame(lsn).unwrap();
+        assert_eq!(frame.body.as_ref().unwrap().record(0).value, Some(value.as_bytes()));
+        assert_eq!(frame.positions().next(), Some((16, offset as u64, offset as u64 + 1)));
+    }
+    assert!(std::fs::read_dir(dir.path().join("data/objects/seg")).unwrap().count() > 2);
+    shard.close().await;
 }

@@ -92,7 +92,7 @@ fn sha256_hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::{RealDisk, disk::Disk as _};
+    use crate::storage::RealDisk;
 
     fn open(dir: &tempfile::TempDir) -> Blobs {
         Blobs::open(dir.path().join("plugins"), Arc::new(RealDisk)).unwrap()

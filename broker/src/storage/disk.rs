@@ -71,7 +71,7 @@ pub trait Disk: Send + Sync + Debug {
     /// `NotFound` if it does not exist; `InvalidData` if it is longer than `bytes_max`; else as the system says.
     fn read(&self, path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
         let file = self.open(path)?;
-        let length = file.len()?;
+        let length = file.length()?;
         if length > bytes_max {
             return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{length} bytes, at most {bytes_max}")));
         }
@@ -102,7 +102,7 @@ pub trait DiskFile: Send + Sync + Debug {
     ///
     /// # Errors
     /// As the system says.
-    fn len(&self) -> io::Result<u64>;
+    fn length(&self) -> io::Result<u64>;
 }
 
 /// A lock that is held as long as this lives.
@@ -169,7 +169,7 @@ impl DiskFile for RealFile {
     fn sync_data(&self) -> io::Result<()> {
         self.0.sync_data()
     }
-    fn len(&self) -> io::Result<u64> {
+    fn length(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())
     }
 }

@@ -35,7 +35,7 @@ pub enum StorageError {
     },
     /// An earlier write or sync failed: the log takes nothing more until the broker is restarted.
     #[error("the log has stopped: {0}")]
-    Failed(Arc<StorageError>),
+    Failed(Arc<Self>),
     /// A file holds what was never written there, or no longer holds what was.
     #[error("{} is corrupt at byte {position}: {what}", file.display())]
     Corrupt {

@@ -19,6 +19,11 @@ mod segment;
 mod store;
 mod wal;
 
+#[cfg(test)]
+pub(crate) mod sim;
+#[cfg(test)]
+mod tests;
+
 use std::{path::PathBuf, sync::Arc};
 
 use bytes::Bytes;

@@ -142,7 +142,7 @@ impl Wal for LocalWal {
 fn start_file(spares: &Spares, shard: u16, generation: u64, first_lsn: u64) -> Result<Arc<WalFile>, StorageError> {
     let spare = spares.take()?;
     let header = FileHeader { shard, generation, first_lsn };
-    let bytes = spare.file.len().map_err(StorageError::io("read", &spare.path))?;
+    let bytes = spare.file.length().map_err(StorageError::io("read", &spare.path))?;
     spare.file.write_at(&header.encode(), 0).map_err(StorageError::io("write", &spare.path))?;
     spare.file.sync_data().map_err(StorageError::io("sync", &spare.path))?;
     Ok(Arc::new(WalFile::new(spare.path, header, bytes, spare.file, FrameIndex::new(first_lsn))))

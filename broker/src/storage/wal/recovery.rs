@@ -127,7 +127,7 @@ fn list(disk: &dyn Disk, scope: &Scope<'_>) -> Result<Listed, StorageError> {
         listed.next_slot = listed.next_slot.max(slot + 1);
         let path = scope.dir.join(&name);
         let file = disk.open(&path).map_err(StorageError::io("open", &path))?;
-        let bytes = file.len().map_err(StorageError::io("read", &path))?;
+        let bytes = file.length().map_err(StorageError::io("read", &path))?;
         let mut head = vec![0; (HEADER_BYTES + ENTRY_BYTES).min(usize::try_from(bytes).unwrap_or(usize::MAX))];
         file.read_at(&mut head, 0).map_err(StorageError::io("read", &path))?;
         let corrupt = |what: String| StorageError::Corrupt { file: path.clone(), position: 0, what };
