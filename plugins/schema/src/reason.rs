@@ -96,7 +96,7 @@ fn innermost<'e, 'i>(error: &'e ValidationError<'i>, depth: usize) -> &'e Valida
         (of_another, shallow, branch.len())
     };
     let branch = context.iter().filter(|branch| !branch.is_empty()).min_by_key(rank);
-    match branch.and_then(|branch| branch.iter().find(|error| is_mark(error, level)).or(branch.first())) {
+    match branch.and_then(|branch| branch.iter().find(|error| is_mark(error, level)).or_else(|| branch.first())) {
         Some(inner) if depth > 0 => innermost(inner, depth - 1),
         _ => error,
     }

@@ -1,5 +1,7 @@
 //! The real events: every verdict equals that of another validator, line by line.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 use std::{fs, path::Path};
 
 use serde_json::Value;

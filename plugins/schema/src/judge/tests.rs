@@ -181,7 +181,7 @@ fn formats_are_not_asserted() {
 fn wrong_settings_and_documents_are_refused_by_name() {
     let message = |json: &str, files: &[(&str, &str)]| {
         let files = files.iter().map(|(path, text)| ((*path).to_owned(), text.as_bytes().to_vec())).collect();
-        Harness::<crate::Schema>::with(&Settings::new(json, files)).err().expect("refused").to_string()
+        Harness::<crate::Schema>::with(&Settings::new(json, files)).expect_err("refused").to_string()
     };
     assert!(message("{}", &[]).contains("asyncapi"));
     assert!(message(r#"{"asyncapi": "file:a.json", "mod": "flag"}"#, &[]).contains("`mod`"));
