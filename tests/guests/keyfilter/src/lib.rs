@@ -42,7 +42,7 @@ mod tests {
     fn drops_by_prefix() {
         let mut plugin = Harness::<KeyFilter>::new("{\"prefix\":\"user-\"}").unwrap();
         let verdict = plugin.produce(&[Record::new("a").key("user-1"), Record::new("a").key("other")]).unwrap();
-        assert!(verdict.results[0].kept().is_none());
-        assert!(verdict.results[1].kept().is_some());
+        assert!(verdict.fates[0].kept().is_none());
+        assert!(verdict.fates[1].kept().is_some());
     }
 }
