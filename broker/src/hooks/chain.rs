@@ -31,6 +31,8 @@ struct Run {
     principal: Arc<str>,
     reader: Option<Arc<abi::Reader>>,
     role: Arc<str>,
+    /// A plugin failed and was passed over.
+    passed_over: bool,
 }
 
 impl Generation {
@@ -57,8 +59,9 @@ impl Generation {
             principal: Arc::clone(&principal),
             reader: None,
             role: "".into(),
+            passed_over: false,
         };
-        let mut work = self.drive(run).await?;
+        let (mut work, _) = self.drive(run).await?;
         self.guard(&mut work);
         let outcome = self.outcome(&work);
         Ok((Batch { tenant, principal, body: work.into_body() }, outcome))
@@ -96,16 +99,19 @@ impl Generation {
             principal: "".into(),
             reader: Some(Arc::new(told(&reader))),
             role: reader.role,
+            passed_over: false,
         };
-        let work = self.drive(run).await?;
+        let (work, passed_over) = self.drive(run).await?;
         let output = fetched(&work);
-        if let Some(key) = key {
+        // What a plugin did not look at is not its answer: the next subscriber asks again.
+        if let Some(key) = key.filter(|_| !passed_over) {
             self.shared.keep(key, &output, frame_bytes.saturating_add(work.bytes()));
         }
         Ok(output)
     }
 
-    async fn drive(self: &Arc<Self>, mut run: Run) -> Result<Work, HookError> {
+    /// Gives the batch at the end of the chain, and whether a plugin was passed over.
+    async fn drive(self: &Arc<Self>, mut run: Run) -> Result<(Work, bool), HookError> {
         let short = |plugin: &Plugin| plugin.placement() == Placement::Inline;
         if !self.advance(&mut run, short)? {
             let me = Arc::clone(self);
@@ -114,7 +120,7 @@ impl Generation {
             run = answer.map_err(|gone| unavailable("", &gone.to_string()))??;
         }
         // The guests have let go of it: this only clones if that ever changes.
-        Ok(Arc::unwrap_or_clone(run.work))
+        Ok((Arc::unwrap_or_clone(run.work), run.passed_over))
     }
 
     /// Goes on until the end of the chain, or until a plugin that may not run here: then the answer is `false`.
@@ -160,6 +166,7 @@ impl Generation {
             Err(fault) if member.policy(run.hook) == Policy::Open => {
                 tracing::debug!(plugin = %member.name, hook = %run.hook, %fault, "plugin failed; its policy is open");
                 work.pass(&selection, position.guard);
+                run.passed_over = true;
             }
             Err(Fault { kind, message, record }) => {
                 return Err(HookError { plugin: member.name.to_string(), kind, message, record });

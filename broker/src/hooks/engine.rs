@@ -135,6 +135,11 @@ impl Ticker {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn is_asleep(&self) -> bool {
+        self.parked.load(Ordering::SeqCst)
+    }
+
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
         if let Some(thread) = self.thread.get() {

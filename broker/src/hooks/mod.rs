@@ -22,6 +22,7 @@ mod grants;
 mod guest;
 mod instance;
 mod load;
+mod measure;
 mod placement;
 mod plugin;
 mod runtime;
@@ -52,7 +53,8 @@ mod tests;
 
 /// What the runtime needs from the floors above it.
 pub trait Host: Send + Sync + std::fmt::Debug {
-    /// A line that a guest wrote with the grant `log`: at most 1 KiB, at most 100 a second and plugin.
+    /// A line that a guest wrote with the grant `log`: at most 1 KiB, at most 100 a second and plugin. Called in the
+    /// middle of a hook call: must not wait.
     fn guest_log(&self, tenant: &str, plugin: &str, level: Level, message: &str);
     /// The level in force: guests are told, so that they can skip formatting.
     fn guest_log_level(&self) -> Level {

@@ -23,7 +23,7 @@ use crate::clock::{SharedClock, SharedRandom};
 /// Loads plugins and makes generations of them. Clones are handles to the same runtime.
 #[derive(Debug, Clone)]
 pub struct Runtime {
-    parts: Arc<Parts>,
+    pub(super) parts: Arc<Parts>,
 }
 
 /// What a runtime is made of.

@@ -5,4 +5,5 @@ mod chain;
 mod fetch;
 mod hostile;
 mod loading;
+mod runtime;
 mod support;

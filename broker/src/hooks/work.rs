@@ -157,6 +157,7 @@ impl Work {
         at: &[u32],
         frame: Option<Arc<StoredFrame>>,
     ) -> Self {
+        debug_assert!(at.is_sorted_by(|a, b| a < b), "positions ascend");
         let mut work = Self::new(body, topics);
         work.frame = frame;
         if at.len() < work.body.len() as usize {

@@ -54,7 +54,7 @@ async fn log_lines_are_cut_and_counted() {
 #[tokio::test]
 async fn counters_are_exact_shared_and_outlive_a_swap() {
     let given = Given::hostile("counting", &json!({"do": "count", "text": "seen"}));
-    let one = generation(&[given.clone()], vec![entry(&["a"], &["counting"])]);
+    let one = generation(std::slice::from_ref(&given), vec![entry(&["a"], &["counting"])]);
     for _ in 0..50 {
         one.produce(batch(&[("a", "k", "v"), ("a", "l", "v")])).await.unwrap();
     }

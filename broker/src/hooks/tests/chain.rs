@@ -195,7 +195,7 @@ async fn patterns_exceptions_and_rejection_are_per_topic() {
 #[tokio::test]
 async fn a_plugin_that_is_not_loaded_is_decided_by_its_policy() {
     let broken = Given::hostile("broken", &json!({"init": "fail"}));
-    let closed = generation(&[broken.clone()], vec![entry(&["a"], &["broken"])]);
+    let closed = generation(std::slice::from_ref(&broken), vec![entry(&["a"], &["broken"])]);
     let error = closed.produce(batch(&[("a", "k", "v")])).await.unwrap_err();
     assert_eq!((error.kind, error.code().name()), (FaultKind::Unavailable, "PLUGIN_UNAVAILABLE"));
     assert!(error.message.contains("the settings are wrong"), "{error}");
@@ -221,4 +221,17 @@ fn a_chain_that_cannot_hold_is_refused_with_its_line() {
     let mut unless = fetch_entry(&["a"], &["noop"]);
     unless.fetch[0].unless = "admin".into();
     assert!(make(vec![unless]).to_string().contains("role:NAME"));
+}
+
+#[test]
+fn a_plugin_that_reads_nothing_costs_the_same_for_one_record_and_for_a_thousand() {
+    let plugin = Given::noop("noop").load().unwrap();
+    let best = |count: usize| {
+        let body = body(&vec![("a", "key", "value"); count]);
+        let rounds = (0..20).map(|_| plugin.measure(crate::hooks::Hook::Produce, body.clone(), 1_000).unwrap() / 1_000);
+        rounds.min().unwrap()
+    };
+    let (one, thousand) = (best(1), best(1_000));
+    println!("a call that passes 1 record: {one:?}; 1000 records: {thousand:?}");
+    assert!(thousand < one * 3, "{one:?} {thousand:?}");
 }

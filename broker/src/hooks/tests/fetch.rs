@@ -85,7 +85,7 @@ async fn what_is_not_allowed_on_fetch_is_bad_output() {
         json!({"do": "reject-all", "needs": ["key"], "only-key": "k1", "text": "no"}),
     ] {
         let given = Given::hostile("p", &settings).grant("route:b").grant("emit:b");
-        let chain = generation(&[given.clone()], vec![fetch_entry(&["a"], &["p"])]);
+        let chain = generation(std::slice::from_ref(&given), vec![fetch_entry(&["a"], &["p"])]);
         let error = chain.fetch(ask(&stored, &[0], "")).await.unwrap_err();
         assert_eq!(error.kind, FaultKind::BadOutput, "{settings}: {error}");
         let open = generation(&[given.open()], vec![fetch_entry(&["a"], &["p"])]);
