@@ -144,7 +144,7 @@ fn has_scheme(text: &str) -> bool {
 
 /// The name of a file that another one refers to.
 fn resolve(base: &str, reference: &str) -> String {
-    let joined = Path::new(base).parent().unwrap_or(Path::new("")).join(reference);
+    let joined = Path::new(base).parent().unwrap_or_else(|| Path::new("")).join(reference);
     let mut parts: Vec<String> = Vec::new();
     for component in joined.components() {
         match component {

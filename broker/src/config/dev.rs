@@ -104,7 +104,7 @@ pub(super) fn certificate(files: &DevFiles) -> Result<Certificate, ConfigError> 
 /// Writes a file whole or not at all, readable by its owner only.
 fn write(path: &Path, bytes: &[u8]) -> Result<(), ConfigError> {
     let fail = |what: &str, error: std::io::Error| ConfigError::of_file(path, format!("cannot {what}: {error}"));
-    let folder = path.parent().unwrap_or(Path::new("."));
+    let folder = path.parent().unwrap_or_else(|| Path::new("."));
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| fail("make its folder", error))?;
     let partial = path.with_extension("partial");
     let mut file = fs::OpenOptions::new()

@@ -101,7 +101,7 @@ impl<'a> Section<'a> {
     pub(super) fn place(&self) -> String {
         let file = std::path::Path::new(self.source.file)
             .file_name()
-            .map_or(self.source.file.into(), |name| name.to_string_lossy());
+            .map_or_else(|| self.source.file.into(), |name| name.to_string_lossy());
         format!("{file}:{}", self.source.line(self.span.start))
     }
 

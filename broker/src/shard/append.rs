@@ -236,6 +236,7 @@ impl State {
         }
         core.log.room(most)?;
         self.broker_time_ms = core.now_ms().max(self.broker_time_ms);
+        let made: Vec<u64> = draft.new_topics.iter().map(|entry| entry.id).collect();
         for entry in draft.new_topics {
             core.name(&entry);
             self.catalog.insert(entry);
@@ -258,6 +259,7 @@ impl State {
         let frame = Arc::new(frame.expect("counts, order and size were checked before anything was numbered"));
         core.log.append(Arc::clone(&frame))?;
         self.commit(&frame);
+        self.commit_topics(&made);
         Ok(frame)
     }
 

@@ -13,7 +13,7 @@ use super::{
     samples::Samples,
     system,
 };
-use crate::catalog::{self, Catalog};
+use crate::catalog::{self, Catalog, Entry};
 
 /// Everything the sequencer decides on. Counts frames in flight, unless a field says durable.
 #[derive(Debug)]
@@ -117,6 +117,16 @@ impl State {
         self.in_flight.push_back(InFlight { next_lsn: self.next_lsn, topics, activation: None });
     }
 
+    /// The frame just committed makes topics: those without a record yet are told of when it is durable, like the others.
+    pub(super) fn commit_topics(&mut self, made: &[u64]) {
+        let Some(frame) = self.in_flight.back_mut() else { return };
+        for &id in made {
+            if !frame.topics.iter().any(|(known, _)| *known == id) {
+                frame.topics.push((id, 0));
+            }
+        }
+    }
+
     /// The frame just committed makes a generation live.
     pub(super) fn commit_activation(&mut self, tenant: u32, activation: Activation) {
         self.chains.entry(tenant).or_default().live = Some(activation.clone());
@@ -163,7 +173,11 @@ impl State {
             let Some(stamp) = stamps.get(usize::from(topic)) else { continue };
             let value = record.value.unwrap_or_default();
             match catalog::counter_of(stamp.id) {
-                catalog::TOPICS_COUNTER => self.catalog.insert(system::topic_of(value, frame.header.first_lsn)?),
+                catalog::TOPICS_COUNTER => {
+                    let entry = system::topic_of(value, frame.header.first_lsn)?;
+                    // What is read back is durable, records or none.
+                    self.catalog.insert(Entry { durable_offset: Some(0), ..entry });
+                }
                 catalog::TENANTS_COUNTER => {
                     let (number, name) = system::tenant_of(value)?;
                     if !self.catalog.insert_tenant(number, &name) {

@@ -1,0 +1,124 @@
+//! Where a subscription starts, and whether it may.
+
+use tidegate_protocol::{
+    cursor::Cursor,
+    error::Code,
+    topic::TopicPattern,
+    wire::{Failure, OpenFetch, Start},
+};
+
+use super::{Fetch, Subscriber, matcher::Matcher};
+use crate::{
+    auth::Verb,
+    shard::{Reader, Topic},
+};
+
+/// An opened subscription.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) pattern: TopicPattern,
+    /// The first position to scan.
+    pub(super) next_lsn: u64,
+    /// Offsets of the topic before it are not told.
+    pub(super) from_offset: u64,
+    /// The fetch chain's parameters: a JSON object.
+    pub(super) parameters: String,
+}
+
+impl Fetch {
+    /// Checks pattern, rights and start. A resume is authorised like a first start.
+    pub(super) fn open(&self, subscriber: &Subscriber, open: &OpenFetch, reader: &Reader) -> Result<Opened, Failure> {
+        let pattern = TopicPattern::parse(&open.pattern)
+            .map_err(|error| Failure::new(Code::PatternInvalid, error.to_string()))?;
+        let principal = &subscriber.principal;
+        if pattern.as_name().is_some_and(|name| name.is_reserved()) || !principal.may_some(Verb::Fetch, &pattern) {
+            let message = format!("principal {:?} may not fetch {:?}", &*principal.name, open.pattern);
+            return Err(Failure::new(Code::Forbidden, message));
+        }
+        let topic = pattern.as_name().map(|name| self.shard.topic(subscriber.tenant, name.as_str()));
+        if let Some(None) = topic
+            && !(open.follow && self.config.create_topics)
+        {
+            return Err(Failure::new(Code::TopicUnknown, format!("topic {:?} does not exist", open.pattern)));
+        }
+        let parameters = parameters(&open.parameters)?;
+        let (next_lsn, from_offset) = match &open.start {
+            None | Some(Start::Earliest(_)) => (reader.first_lsn(), 0),
+            Some(Start::Latest(_)) => (reader.end(), 0),
+            Some(Start::Cursor(text)) => self.at_cursor(text, subscriber, &pattern, reader)?,
+            Some(Start::Offset(offset)) => at_offset(*offset, &pattern, topic.flatten().as_ref(), reader)?,
+        };
+        Ok(Opened { pattern, next_lsn, from_offset, parameters })
+    }
+
+    fn at_cursor(
+        &self,
+        text: &str,
+        subscriber: &Subscriber,
+        pattern: &TopicPattern,
+        reader: &Reader,
+    ) -> Result<(u64, u64), Failure> {
+        let invalid = |reason: String| Failure::new(Code::CursorInvalid, reason);
+        match text.parse::<Cursor>().map_err(|error| invalid(error.to_string()))? {
+            // Cursors are only given out for durable positions: one behind the end is from elsewhere.
+            Cursor::Shard { shard: 0, next_lsn } if next_lsn <= reader.end() => Ok((next_lsn, 0)),
+            Cursor::Shard { shard, next_lsn } => {
+                Err(invalid(format!("position {next_lsn} of shard {shard} is not one of this log")))
+            }
+            Cursor::Topic { topic_id, next_offset } => {
+                let matcher = Matcher::new(
+                    self.shard.clone(),
+                    subscriber.tenant,
+                    std::sync::Arc::clone(&subscriber.principal),
+                    pattern.clone(),
+                );
+                // Not telling a topic of somebody else from one that is not there.
+                let wanted = pattern.is_literal() && matcher.wants(topic_id);
+                let lsn = wanted.then(|| reader.lsn_of(topic_id, next_offset)).flatten();
+                Ok((lsn.ok_or_else(|| invalid("it belongs to another topic".to_owned()))?, next_offset))
+            }
+        }
+    }
+}
+
+fn at_offset(
+    offset: u64,
+    pattern: &TopicPattern,
+    topic: Option<&Topic>,
+    reader: &Reader,
+) -> Result<(u64, u64), Failure> {
+    if !pattern.is_literal() {
+        let message = format!("an offset belongs to one topic, {:?} is a pattern", pattern.as_str());
+        return Err(Failure::new(Code::PatternInvalid, message));
+    }
+    let next_offset = topic.map_or(0, |topic| topic.next_offset);
+    if offset > next_offset {
+        let message = format!("offset {offset} of {:?}: the next one is {next_offset}", pattern.as_str());
+        return Err(Failure::new(Code::OffsetOutOfRange, message));
+    }
+    let lsn = topic.and_then(|topic| reader.lsn_of(topic.id, offset));
+    Ok((lsn.unwrap_or_else(|| reader.first_lsn()), offset))
+}
+
+/// Parameters of a subscription as a JSON object; what is no object is refused here, so that no guest meets it.
+fn parameters(text: &str) -> Result<String, Failure> {
+    if text.trim().is_empty() {
+        return Ok("{}".to_owned());
+    }
+    match serde_json::from_str::<serde_json::Value>(text) {
+        Ok(serde_json::Value::Object(_)) => Ok(text.to_owned()),
+        _ => Err(Failure::new(Code::ProtocolViolation, "subscription parameters are not a JSON object")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parameters;
+
+    #[test]
+    fn parameters_are_an_object() {
+        assert_eq!(parameters(" ").as_deref(), Ok("{}"));
+        assert_eq!(parameters("{\"a\":1}").as_deref(), Ok("{\"a\":1}"));
+        assert!(parameters("[1]").is_err() && parameters("{").is_err());
+    }
+}

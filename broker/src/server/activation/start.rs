@@ -1,0 +1,139 @@
+//! Activation at the start: the last generation of each tenant comes back first, then the file is applied over it.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use tracing::{error, info};
+
+use super::{
+    Activation, ActivationError, Desired, DesiredSource, Inner, Wanted,
+    record::Record,
+    tenant::{State, Tenant, Tools},
+};
+use crate::{
+    hooks::{Runtime, spec::TenantSpec},
+    metrics::Metrics,
+    shard::Shard,
+    storage::Blobs,
+};
+
+/// What an activation service stands on.
+#[derive(Debug)]
+pub(in crate::server) struct Parts {
+    pub(in crate::server) shard: Shard,
+    pub(in crate::server) runtime: Runtime,
+    pub(in crate::server) blobs: Blobs,
+    pub(in crate::server) source: Option<Arc<dyn DesiredSource>>,
+    pub(in crate::server) metrics: Arc<Metrics>,
+}
+
+/// A tenant as the log knows it.
+struct Found {
+    number: u32,
+    generation: u64,
+    record: Record,
+}
+
+impl Activation {
+    /// Brings every tenant's plugins up. A file that does not hold stops the start only where there is nothing to go on
+    /// with: no tenant ever had a generation.
+    pub(in crate::server) async fn start(parts: Parts, names: Vec<String>) -> Result<Self, ActivationError> {
+        let Parts { shard, runtime, blobs, source, metrics } = parts;
+        let tools = Tools { shard, runtime, blobs };
+        let file = source.clone();
+        let (tools, found, desired) = tokio::task::spawn_blocking(move || {
+            let found = find(&tools, &names)?;
+            Ok::<_, ActivationError>((tools, found, file.map(|file| file.load())))
+        })
+        .await
+        .map_err(|_| ActivationError::Interrupted)??;
+        let any = found.values().any(|found| found.generation > 0);
+        let (wanted, desired) = match desired {
+            None => (Wanted::Nothing, None),
+            Some(Ok(desired)) => (Wanted::of(&desired), Some(Arc::new(desired))),
+            Some(Err(broken)) if any => {
+                error!(error = %broken.short, "plugins.toml does not hold: the last generation goes on");
+                (Wanted::Broken(broken.short), None)
+            }
+            Some(Err(broken)) => return Err(ActivationError::Config(broken.short)),
+        };
+        let tenants = resume(&tools, found).await?;
+        let inner = Inner { tools, source, tenants, desired: std::sync::Mutex::new(Arc::new(wanted)), metrics };
+        let activation = Self { inner: Arc::new(inner) };
+        if let Some(desired) = desired {
+            activation.warn(&desired);
+            activation.apply(&desired).await?;
+        }
+        Ok(activation)
+    }
+
+    /// Applies the file to each tenant. One that fails goes on with its last generation, if it has one.
+    async fn apply(&self, desired: &Arc<Desired>) -> Result<(), ActivationError> {
+        for tenant in self.tenants() {
+            let mut state = tenant.state.lock().await;
+            let nothing = TenantSpec::default();
+            let next = state.record.merged(desired.tenants.get(&*tenant.name).unwrap_or(&nothing));
+            if next.spec == state.record.spec {
+                continue;
+            }
+            match self.apply_one(tenant, &mut state, next, desired).await {
+                Ok(()) => {}
+                Err(failed) if tenant.generation() > 0 => {
+                    error!(tenant = &*tenant.name, error = %failed, "plugins.toml cannot be applied: the last generation goes on");
+                    self.want(Wanted::Broken(failed.to_string()));
+                }
+                Err(failed) => return Err(failed),
+            }
+        }
+        Ok(())
+    }
+
+    async fn apply_one(
+        &self,
+        tenant: &Arc<Tenant>,
+        state: &mut State,
+        next: Record,
+        desired: &Arc<Desired>,
+    ) -> Result<(), ActivationError> {
+        let blobs = Arc::clone(desired);
+        let prepared = self.prepare(tenant, state, next, move |digest| blobs.blobs.get(digest).cloned()).await?;
+        tenant.activate(&self.inner.tools.shard, state, prepared).await?;
+        Ok(())
+    }
+}
+
+/// Reads the last activation of each tenant.
+fn find(tools: &Tools, names: &[String]) -> Result<BTreeMap<String, Found>, ActivationError> {
+    let mut found = BTreeMap::new();
+    for name in names {
+        let number = tools.shard.tenant(name).map_err(ActivationError::NotDurable)?;
+        let (generation, record) = match tools.shard.activation(number) {
+            None => (0, Record::empty()),
+            Some(last) => {
+                let record = Record::read(&last.record)
+                    .map_err(|reason| ActivationError::Record { tenant: name.clone(), reason })?;
+                (last.generation, record)
+            }
+        };
+        found.insert(name.clone(), Found { number, generation, record });
+    }
+    Ok(found)
+}
+
+/// Loads what each record names.
+async fn resume(
+    tools: &Tools,
+    found: BTreeMap<String, Found>,
+) -> Result<BTreeMap<String, Arc<Tenant>>, ActivationError> {
+    let tools = tools.clone();
+    let load = move || {
+        let mut tenants = BTreeMap::new();
+        for (name, Found { number, generation, record }) in found {
+            let plugins = record.spec.plugins.len();
+            let prepared = tools.resume(&name, generation, record)?;
+            info!(tenant = %name, generation, plugins, "tenant is up");
+            tenants.insert(name.clone(), Arc::new(prepared.into_tenant(name.as_str().into(), number)));
+        }
+        Ok(tenants)
+    };
+    tokio::task::spawn_blocking(load).await.map_err(|_| ActivationError::Interrupted)?
+}

@@ -1,0 +1,102 @@
+//! Requests: one message, one answer.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tidegate_protocol::{
+    error::Code,
+    topic::{TopicName, TopicPattern},
+    wire::{ChainExplain, ClientBody, Failure, PluginSwap, ProducerIdGiven, ServerBody, TopicList, Topics},
+};
+
+use super::{Broker, activation::topic_info, connection::Peer};
+use crate::{auth::Verb, produce::authorise, shard::Refusal};
+
+/// Topics in one answer.
+const TOPICS_MAX: usize = 10_000;
+
+/// Answers a request.
+pub(super) async fn answer(broker: &Arc<Broker>, peer: &Peer, body: ClientBody) -> Result<ServerBody, Failure> {
+    match body {
+        ClientBody::TopicList(list) => topics(broker, peer, &list).map(ServerBody::Topics),
+        ClientBody::TopicCreate(create) => topic_create(broker, peer, &create.name).await,
+        ClientBody::ProducerId(_) => Ok(ServerBody::ProducerId(ProducerIdGiven { id: producer_id(broker) })),
+        ClientBody::PluginList(_) => Ok(ServerBody::Plugins(broker.activation.list(&peer.tenant))),
+        ClientBody::ChainExplain(explain) => chain(broker, peer, &explain).map(ServerBody::Chain),
+        ClientBody::PluginSwap(swap) => {
+            admin(peer, "plugins swap")?;
+            let PluginSwap { name, component, based_on } = swap;
+            let swapped = broker.activation.swap(&peer.tenant, &name, Bytes::from(component), based_on).await;
+            swapped.map(ServerBody::Activated).map_err(|error| error.failure())
+        }
+        ClientBody::PluginRollback(rollback) => {
+            admin(peer, "plugins rollback")?;
+            let back = broker.activation.rollback(&peer.tenant, &rollback.name, rollback.based_on).await;
+            back.map(ServerBody::Activated).map_err(|error| error.failure())
+        }
+        ClientBody::Reload(reload) => {
+            admin(peer, "plugins reload")?;
+            let reloaded = broker.activation.reload(&peer.tenant, reload.based_on).await;
+            reloaded.map(ServerBody::Activated).map_err(|error| error.failure())
+        }
+        ClientBody::Hello(_) | ClientBody::OpenProduce(_) | ClientBody::OpenFetch(_) => {
+            Err(Failure::new(Code::ProtocolViolation, "this message is no request"))
+        }
+    }
+}
+
+fn admin(peer: &Peer, verb: &str) -> Result<(), Failure> {
+    if peer.principal.admin {
+        return Ok(());
+    }
+    Err(Failure::new(Code::AdminRequired, format!("{verb:?} needs the admin credential")))
+}
+
+fn topics(broker: &Broker, peer: &Peer, list: &TopicList) -> Result<Topics, Failure> {
+    if list.reserved {
+        admin(peer, "topics --reserved")?;
+    }
+    let pattern = match list.pattern.as_str() {
+        "" => None,
+        text => Some(TopicPattern::parse(text).map_err(|error| Failure::new(Code::PatternInvalid, error.to_string()))?),
+    };
+    let principal = &peer.principal;
+    let seen = |topic: &TopicName| {
+        topic.is_reserved()
+            || [Verb::Fetch, Verb::Produce, Verb::Topics].into_iter().any(|verb| principal.may(verb, topic.as_str()))
+    };
+    let found = broker.shard.topics(peer.tenant.number, pattern.as_ref(), list.reserved, TOPICS_MAX + 1);
+    let truncated = found.len() > TOPICS_MAX;
+    let topics = found.iter().take(TOPICS_MAX).filter(|topic| seen(&topic.name)).map(topic_info).collect();
+    Ok(Topics { topics, truncated })
+}
+
+async fn topic_create(broker: &Broker, peer: &Peer, name: &str) -> Result<ServerBody, Failure> {
+    let name = authorise(&peer.principal, Verb::Topics, name)?;
+    let refused = |refusal: &Refusal| Failure::new(refusal.code(), refusal.to_string());
+    let ticket = match broker.shard.create_topic(peer.tenant.number, &name) {
+        Ok(ticket) => ticket,
+        Err(refusal) => {
+            // That it exists may be told once that is durable.
+            if let Some(wait) = refusal.wait() {
+                wait.durable().await.map_err(|error| Failure::new(error.code(), error.to_string()))?;
+            }
+            return Err(refused(&refusal));
+        }
+    };
+    let topic = ticket.durable().await.map_err(|error| Failure::new(error.code(), error.to_string()))?;
+    Ok(ServerBody::TopicCreated(topic_info(&topic)))
+}
+
+fn chain(broker: &Broker, peer: &Peer, explain: &ChainExplain) -> Result<tidegate_protocol::wire::Chain, Failure> {
+    let topic =
+        TopicName::parse(&explain.topic).map_err(|error| Failure::new(Code::TopicInvalid, error.to_string()))?;
+    Ok(broker.activation.explain(&peer.tenant, topic.as_str()))
+}
+
+/// 63 random bits, never 0.
+fn producer_id(broker: &Broker) -> u64 {
+    let mut bytes = [0; 8];
+    broker.random.fill(&mut bytes);
+    (u64::from_le_bytes(bytes) >> 1).max(1)
+}

@@ -1,0 +1,200 @@
+//! Plugins that change while a broker runs, and over its restarts. Guests are built by `cargo xtask guests`.
+
+use std::path::PathBuf;
+
+use super::*;
+use crate::config::plugins;
+
+/// A guest that passes everything, and a second version of it: the same code, another digest.
+fn guest(version: u8) -> Vec<u8> {
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target")), PathBuf::from);
+    let path = target.join("plugins/noop.wasm");
+    let mut module = std::fs::read(path).expect("built by `cargo xtask guests`");
+    // A custom section: id 0, length, name of one byte, one byte of content.
+    module.extend_from_slice(&[0, 3, 1, b'v', version]);
+    module
+}
+
+const FILE: &str =
+    "version = 1\n[plugin.gate]\nfrom = \"gate.wasm\"\n[[chain]]\ntopics = \"a/*\"\nproduce = [\"gate\"]\n";
+
+struct Site {
+    dir: tempfile::TempDir,
+}
+
+impl Site {
+    fn new() -> Self {
+        let site = Self { dir: tempfile::tempdir().expect("dir") };
+        site.write("gate.wasm", &guest(1));
+        site.write("plugins.toml", FILE.as_bytes());
+        site
+    }
+
+    fn write(&self, name: &str, content: &[u8]) {
+        std::fs::write(self.dir.path().join(name), content).expect("written");
+    }
+
+    async fn start(&self) -> Running {
+        let file = self.dir.path().join("plugins.toml");
+        start(&self.dir.path().join("data"), |config| config.plugins = Some(file)).await
+    }
+
+    async fn operator(running: &Running) -> Connection {
+        Connection::connect(options(running).admin_token(running.admin_token.clone())).await.expect("connected")
+    }
+
+    /// Digest, source and drift of the one plugin, and the generation.
+    async fn state(connection: &Connection) -> (String, String, String, u64) {
+        let plugins = connection.admin().plugins().await.expect("plugins");
+        let gate = plugins.plugins.first().expect("one").clone();
+        assert_eq!(gate.fault, "");
+        (gate.digest, gate.source, gate.drift, plugins.generation)
+    }
+}
+
+fn digest(content: &[u8]) -> String {
+    let hex: String = crate::auth::hash(content).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256:{hex}")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_swap_under_load_is_one_step_per_topic() {
+    let site = Site::new();
+    let running = site.start().await;
+    let connection = Site::operator(&running).await;
+    let producing = {
+        let connection = connection.clone();
+        tokio::spawn(async move { produce(&connection, "a/1", (0..20_000).map(|at| at.to_string())).await })
+    };
+    let mut based_on = 1;
+    let mut steps = Vec::new();
+    for version in 2..6 {
+        let swapped = connection.admin().swap("gate", guest(version).into(), based_on).await.expect("swapped");
+        assert_eq!((swapped.generation, swapped.unchanged), (based_on + 1, false));
+        assert_eq!(swapped.digest, digest(&guest(version)));
+        assert_eq!(swapped.previous_digest, digest(&guest(version - 1)));
+        steps.push((swapped.generation, swapped.topics.first().map_or(0, |topic| topic.next_offset)));
+        based_on = swapped.generation;
+    }
+    let outcomes = producing.await.expect("produced");
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Appended { .. })), "nothing is refused");
+    let mut consumer = connection.consumer(ConsumerOptions::new("a/1")).expect("a consumer");
+    let mut next = 0;
+    while let Some(batch) = consumer.next().await.expect("a batch") {
+        for record in batch.records() {
+            assert_eq!(record.offset, next);
+            let ran_under = steps.iter().rev().find(|(_, offset)| record.offset >= *offset).map_or(1, |step| step.0);
+            assert_eq!(batch.generation(), ran_under, "offset {next}, steps {steps:?}");
+            next += 1;
+        }
+    }
+    assert_eq!(next, 20_000);
+    running.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_swap_outlives_restarts_and_is_drift() {
+    let site = Site::new();
+    let running = site.start().await;
+    let connection = Site::operator(&running).await;
+    assert_eq!(Site::state(&connection).await, (digest(&guest(1)), "file".to_owned(), String::new(), 1));
+    let error = connection.admin().rollback("gate", 0).await.expect_err("refused");
+    assert_eq!(code(error), Code::NothingToRollBack);
+    let error = connection.admin().swap("gate", Bytes::from_static(b"not wasm"), 0).await.expect_err("refused");
+    assert_eq!(code(error), Code::PluginInvalid);
+    let error = connection.admin().swap("gate", guest(2).into(), 7).await.expect_err("refused");
+    assert_eq!(code(error), Code::GenerationChanged);
+    assert_eq!(
+        code(connection.admin().swap("other", guest(2).into(), 0).await.expect_err("refused")),
+        Code::PluginUnknown
+    );
+    assert_eq!(Site::state(&connection).await.3, 1, "nothing changed");
+    connection.admin().swap("gate", guest(2).into(), 1).await.expect("swapped");
+    let swapped = Site::state(&connection).await;
+    assert_eq!((swapped.0.as_str(), swapped.1.as_str(), swapped.3), (digest(&guest(2)).as_str(), "swap", 2));
+    assert!(swapped.2.starts_with("runs sha256:") && swapped.2.contains("plugins.toml has sha256:"), "{}", swapped.2);
+    let again = connection.admin().swap("gate", guest(2).into(), 0).await.expect("the same");
+    assert_eq!((again.unchanged, again.generation), (true, 2));
+    running.shutdown().await;
+
+    // The same file again: the override goes on, with its own component, stored by digest.
+    let running = site.start().await;
+    let connection = Site::operator(&running).await;
+    assert_eq!(Site::state(&connection).await, swapped);
+    running.shutdown().await;
+
+    // The file is broken: what ran goes on, loudly.
+    site.write("plugins.toml", b"version = 1\n[plugin.gate]\nform = \"gate.wasm\"\n");
+    let running = site.start().await;
+    let connection = Site::operator(&running).await;
+    let broken = Site::state(&connection).await;
+    assert_eq!((&broken.0, &broken.1, broken.3), (&swapped.0, &swapped.1, swapped.3));
+    assert!(
+        broken.2.contains("plugins.toml:3: unknown key \"form\" in [plugin.gate]; did you mean \"from\"?"),
+        "{}",
+        broken.2
+    );
+    assert_eq!(code(connection.admin().reload(0).await.expect_err("refused")), Code::ConfigInvalid);
+    running.shutdown().await;
+
+    // The component's file is gone: the reload says so, what runs is whole.
+    site.write("plugins.toml", FILE.as_bytes());
+    std::fs::remove_file(site.dir.path().join("gate.wasm")).expect("removed");
+    let running = site.start().await;
+    let connection = Site::operator(&running).await;
+    assert_eq!(Site::state(&connection).await.0, swapped.0);
+    let back = connection.admin().rollback("gate", 2).await.expect("rolled back");
+    assert_eq!((back.digest, back.generation), (digest(&guest(1)), 3));
+    produce(&connection, "a/1", ["v".to_owned()]).await;
+    running.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_is_all_or_nothing() {
+    let site = Site::new();
+    let running = site.start().await;
+    let connection = Site::operator(&running).await;
+    let admin = connection.admin();
+    assert!(admin.reload(1).await.expect("nothing new").unchanged);
+    // One entry is fine, the other is not a plugin.
+    site.write("bad.wasm", b"bad");
+    let both =
+        format!("{FILE}[plugin.bad]\nfrom = \"bad.wasm\"\n[[chain]]\ntopics = \"b\"\nproduce = [\"bad\", \"gate\"]\n");
+    site.write("plugins.toml", both.as_bytes());
+    site.write("gate.wasm", &guest(3));
+    assert_eq!(code(admin.reload(0).await.expect_err("refused")), Code::PluginInvalid);
+    assert_eq!(Site::state(&connection).await.0, digest(&guest(1)), "nothing of it is live");
+    site.write("bad.wasm", &guest(9));
+    let reloaded = admin.reload(1).await.expect("reloaded");
+    assert_eq!((reloaded.generation, reloaded.unchanged), (2, false));
+    let plugins = admin.plugins().await.expect("plugins");
+    let told: Vec<_> = plugins.plugins.iter().map(|plugin| (plugin.name.as_str(), plugin.digest.clone())).collect();
+    assert_eq!(told, [("gate", digest(&guest(3))), ("bad", digest(&guest(9)))]);
+    let chain = admin.explain("b").await.expect("a chain");
+    let positions: Vec<_> = chain.positions.iter().map(|at| (at.plugin.as_str(), at.place.as_str())).collect();
+    assert_eq!(positions, [("bad", "plugins.toml:9"), ("gate", "plugins.toml:9")]);
+    running.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_file_without_a_generation_stops_the_start() {
+    let site = Site::new();
+    site.write("plugins.toml", b"version = 1\nplugin = 3\n");
+    let data_dir = site.dir.path().join("data");
+    let config = ServeConfig {
+        data_dir,
+        listen: (Ipv4Addr::LOCALHOST, 0).into(),
+        http: None,
+        plugins: Some(site.dir.path().join("plugins.toml")),
+        ..ServeConfig::default()
+    };
+    let error = Server::start(prepare(&config).expect("holds")).await.expect_err("refused");
+    assert_eq!(error.kind(), StartKind::Config);
+    assert!(error.to_string().ends_with("plugins.toml:2: \"plugin\" must be a table, not an integer."), "{error}");
+    // Nothing is left behind: the next try starts.
+    site.write("plugins.toml", FILE.as_bytes());
+    assert!(plugins::load(&site.dir.path().join("plugins.toml")).is_ok());
+    let running = site.start().await;
+    running.shutdown().await;
+}
