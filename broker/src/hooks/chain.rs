@@ -10,10 +10,10 @@ use tidegate_protocol::{
 };
 
 use super::{
-    FaultKind, FetchInput, FetchOutput, FetchedRecord, Generation, Hook, HookError, Placement, Plugin, ReaderInfo, abi,
+    FaultKind, FetchInput, FetchOutput, FetchedRecord, Generation, Hook, HookError, Placement, ReaderInfo, abi,
     generation::Position,
     instance::Fault,
-    plugin::Call,
+    plugin::{Call, Called, Place, Try},
     share::Key,
     spec::Policy,
     topics::TopicPlan,
@@ -112,10 +112,9 @@ impl Generation {
 
     /// Gives the batch at the end of the chain, and whether a plugin was passed over.
     async fn drive(self: &Arc<Self>, mut run: Run) -> Result<(Work, bool), HookError> {
-        let short = |plugin: &Plugin| plugin.placement() == Placement::Inline;
-        if !self.advance(&mut run, short)? {
+        if let Some(again) = self.advance(&mut run, Place::Caller)? {
             let me = Arc::clone(self);
-            let job = move || me.advance(&mut run, |_| true).map(|_| run);
+            let job = move || me.advance(&mut run, Place::HookThread(again)).map(|_| run);
             let answer = self.parts.threads.run(job).await;
             run = answer.map_err(|gone| unavailable("", &gone.to_string()))??;
         }
@@ -123,38 +122,46 @@ impl Generation {
         Ok((Arc::unwrap_or_clone(run.work), run.passed_over))
     }
 
-    /// Goes on until the end of the chain, or until a plugin that may not run here: then the answer is `false`.
-    fn advance(&self, run: &mut Run, may_run: impl Fn(&Plugin) -> bool) -> Result<bool, HookError> {
+    /// Goes on until the end of the chain, or until a call that may not be made here: then it says how to try it there.
+    fn advance(&self, run: &mut Run, mut place: Place) -> Result<Option<Try>, HookError> {
         while let Some(position) = self.positions(run.hook).get(run.next) {
-            if !self.step(run, position, &may_run)? {
-                return Ok(false);
+            if let Some(again) = self.step(run, position, place)? {
+                return Ok(Some(again));
             }
             run.next += 1;
+            if place != Place::Caller {
+                place = Place::HookThread(Try::First);
+            }
         }
-        Ok(true)
+        Ok(None)
     }
 
-    fn step(&self, run: &mut Run, position: &Position, may_run: impl Fn(&Plugin) -> bool) -> Result<bool, HookError> {
+    fn step(&self, run: &mut Run, position: &Position, place: Place) -> Result<Option<Try>, HookError> {
         if position.unless.as_deref().is_some_and(|role| *role == *run.role) {
-            return Ok(true);
+            return Ok(None);
         }
-        let Some(member) = self.members.get(position.member) else { return Ok(true) };
-        let Some(selection) = Arc::make_mut(&mut run.work).select(run.hook, run.next) else { return Ok(true) };
-        let result = match &member.plugin {
-            Err(error) => Err(Fault::new(FaultKind::Unavailable, error)),
-            Ok(plugin) if !may_run(plugin) => return Ok(false),
-            Ok(plugin) => plugin.call(
-                &run.work,
-                &selection,
-                &Call {
+        let Some(member) = self.members.get(position.member) else { return Ok(None) };
+        let Some(selection) = Arc::make_mut(&mut run.work).select(run.hook, run.next) else { return Ok(None) };
+        let called = match &member.plugin {
+            Err(error) => Called::Done(Err(Fault::new(FaultKind::Unavailable, error))),
+            Ok(plugin) if place == Place::Caller && plugin.placement() == Placement::HookThread => {
+                Called::NotHere(Try::First)
+            }
+            Ok(plugin) => {
+                let call = Call {
                     hook: run.hook,
                     generation: self.number(),
                     now_ms: run.now_ms,
                     principal: &run.principal,
                     reader: run.reader.as_ref(),
                     topics: &self.topics,
-                },
-            ),
+                };
+                plugin.call(&run.work, &selection, &call, place)
+            }
+        };
+        let result = match called {
+            Called::Done(result) => result,
+            Called::NotHere(again) => return Ok(Some(again)),
         };
         let work = Arc::make_mut(&mut run.work);
         match result {
@@ -172,7 +179,7 @@ impl Generation {
                 return Err(HookError { plugin: member.name.to_string(), kind, message, record });
             }
         }
-        Ok(true)
+        Ok(None)
     }
 
     /// Plans of a body's topics, in the order of its table.

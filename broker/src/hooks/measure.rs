@@ -7,7 +7,7 @@ use tidegate_protocol::batch::BatchBody;
 use super::{
     FaultKind, Hook, HookError, Plugin,
     guest::thread_cpu,
-    plugin::Call,
+    plugin::{Call, Called, Place, Try},
     topics::Topics,
     work::{Selection, Work},
 };
@@ -35,8 +35,10 @@ impl Plugin {
         let call = Call { hook, generation: 0, now_ms, principal: &principal, reader: None, topics: &topics };
         let start = thread_cpu();
         for _ in 0..calls {
-            self.call(&work, &Selection::All(count), &call)
-                .map_err(|fault| failed(fault.kind, fault.message, fault.record))?;
+            if let Called::Done(result) = self.call(&work, &Selection::All(count), &call, Place::HookThread(Try::First))
+            {
+                result.map_err(|fault| failed(fault.kind, fault.message, fault.record))?;
+            }
         }
         Ok(thread_cpu().saturating_sub(start))
     }

@@ -89,6 +89,33 @@ pub(super) struct Call<'a> {
     pub(super) topics: &'a Topics,
 }
 
+/// On which thread a call is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// That of the caller, who serves others too.
+    Caller,
+    /// One that may be held for as long as budgets last.
+    HookThread(Try),
+}
+
+/// How often a call that fails is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Try {
+    /// Once more on a fresh instance.
+    First,
+    /// It failed before: not again.
+    Last,
+}
+
+/// How a call went.
+#[derive(Debug)]
+pub(super) enum Called {
+    /// It was made.
+    Done(Result<Plan, Fault>),
+    /// It needs a fresh instance, hence a hook thread.
+    NotHere(Try),
+}
+
 impl Plugin {
     /// Name in `plugins.toml`.
     pub fn name(&self) -> &str {
@@ -149,14 +176,19 @@ impl Plugin {
         }
     }
 
-    /// Calls the plugin and checks its verdict. What may be the instance's fault is tried once more on a fresh one.
-    pub(super) fn call(&self, work: &Arc<Work>, selection: &Selection, call: &Call<'_>) -> Result<Plan, Fault> {
-        let (mut held, stats) = self.slot();
+    /// Calls the plugin and checks its verdict. What may be the instance's fault is tried once more on a fresh one. On the
+    /// caller's thread no instance is started: `init` may take seconds.
+    pub(super) fn call(&self, work: &Arc<Work>, selection: &Selection, call: &Call<'_>, place: Place) -> Called {
+        let Some((mut held, stats)) = self.slot(place) else { return Called::NotHere(Try::First) };
         let mut result = self.attempt(&mut held, stats, work, selection, call);
         if let Err(fault) = &result
             && matches!(fault.kind, FaultKind::Trap | FaultKind::Memory | FaultKind::BadOutput)
+            && place != Place::HookThread(Try::Last)
         {
             stats.fault(call.hook, fault.kind);
+            if place == Place::Caller {
+                return Called::NotHere(Try::Last);
+            }
             result = self.attempt(&mut held, stats, work, selection, call);
         }
         match &mut result {
@@ -168,7 +200,7 @@ impl Plugin {
                 }
             }
         }
-        result
+        Called::Done(result)
     }
 
     fn attempt(
@@ -274,18 +306,19 @@ impl Plugin {
         }
     }
 
-    /// Puts a warm instance where the first call looks for one.
+    /// Puts a warm instance where the first call finds one.
     pub(super) fn keep_warm(&self, mut instance: Instance) {
         instance.guest().counters = Arc::clone(&self.counters);
-        let (mut held, stats) = self.slot();
-        add(&stats.instances, 1);
-        stats.memory(instance.memory_bytes());
-        *held = Some(Box::new(instance));
+        let Some(slot) = self.slots.first() else { return };
+        add(&slot.stats.instances, 1);
+        slot.stats.memory(instance.memory_bytes());
+        *slot.instance.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(instance));
     }
 
-    /// A slot for this thread: its own if that is free and warm, else another one that is, else its own, where a fresh
-    /// instance will be made. So there are as many instances as calls at once, and each thread mostly meets the same.
-    fn slot(&self) -> (MutexGuard<'_, Option<Box<Instance>>>, &SlotStats) {
+    /// A slot for this thread: its own if that is free and warm, else another one that is. So there are as many
+    /// instances as calls at once, and each thread mostly meets the same one. If no warm one is free, a hook thread gets a
+    /// slot where an instance will be made, its own if need be when that gets free.
+    fn slot(&self, place: Place) -> Option<(MutexGuard<'_, Option<Box<Instance>>>, &SlotStats)> {
         let own = THREAD.with(Cell::get) % self.slots.len();
         let (before, from) = self.slots.split_at(own);
         let mut cold = None;
@@ -296,15 +329,18 @@ impl Plugin {
                 Err(TryLockError::WouldBlock) => continue,
             };
             if held.is_some() {
-                return (held, &slot.stats);
+                return Some((held, &slot.stats));
             }
-            cold.get_or_insert((held, &slot.stats));
+            if place != Place::Caller {
+                cold.get_or_insert((held, &slot.stats));
+            }
         }
-        cold.unwrap_or_else(|| {
-            // `own` is below the number of slots, of which there is at least one.
-            let slot = &self.slots[own];
-            (slot.instance.lock().unwrap_or_else(PoisonError::into_inner), &slot.stats)
-        })
+        if place == Place::Caller || cold.is_some() {
+            return cold;
+        }
+        // `own` is below the number of slots, of which there is at least one.
+        let slot = &self.slots[own];
+        Some((slot.instance.lock().unwrap_or_else(PoisonError::into_inner), &slot.stats))
     }
 
     /// CPU time of a call that is given so many bytes.

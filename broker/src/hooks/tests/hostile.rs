@@ -131,6 +131,23 @@ async fn a_trap_is_tried_once_more_on_a_fresh_instance() {
 }
 
 #[tokio::test]
+async fn a_plugin_that_was_short_is_tried_once_more_too_and_never_started_on_the_callers_thread() {
+    let chain = chain(Given::hostile("p", &when_bad(json!({"do": "panic"}))));
+    let inline = || plugin(&chain, "p").placement() == crate::hooks::Placement::Inline;
+    for round in 1..=3 {
+        let mut calls = 0;
+        while !inline() {
+            chain.produce(batch(&[("a", "k", "v")])).await.unwrap();
+            calls += 1;
+            assert!(calls < 100_000);
+        }
+        chain.produce(batch(&[("a", "bad", "v")])).await.unwrap_err();
+        let stats = plugin(&chain, "p").stats();
+        assert_eq!(stats.produce.faults.trap, 2 * round, "never a third time");
+    }
+}
+
+#[tokio::test]
 async fn the_budget_grows_with_the_bytes_given() {
     let given =
         Given::hostile("p", &json!({"needs": ["key", "value"]})).budget(|b| b.cpu_per_mib = Duration::from_secs(1));
