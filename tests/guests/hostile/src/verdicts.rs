@@ -72,7 +72,7 @@ pub(crate) fn stamp(count: u32, name: &str, value: &str) -> Verdict {
 pub(crate) fn by_batch(count: u32, needle: &str) -> Verdict {
     let found = batch::find(Fields::VALUE, needle.as_bytes());
     let all = batch::read(Fields::VALUE | Fields::OFFSET, &[]);
-    let first = batch::read(Fields::KEY, &found.get(..1).unwrap_or_default().to_vec());
+    let first = batch::read(Fields::KEY, found.get(..1).unwrap_or_default());
     let members = batch::json("/a/b", &[]);
     let told = format!(
         "{found:?} {} {} {} {}",
