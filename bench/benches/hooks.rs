@@ -1,12 +1,11 @@
 //! Cost of a hook call: `cargo xtask guests && cargo bench -p tidegate-bench --bench hooks`.
 //!
 //! Thread CPU time per call; interleaved samples; a bare typed component call of the same engine settings as the base.
-#![allow(missing_docs, clippy::print_stdout, reason = "a benchmark")]
+#![allow(clippy::print_stdout, reason = "a benchmark reports to the person who runs it")]
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
-use bytes::Bytes;
 use tidegate::{
     clock::{SystemClock, SystemRandom},
     hooks::{
@@ -108,6 +107,11 @@ async fn sample(generation: &Arc<Generation>, batch: &Batch, calls: u64) -> Resu
     Ok(thread_cpu() - before)
 }
 
+/// The engine's error type is not one of the standard library's.
+fn plain<T>(result: wasmtime::Result<T>) -> Result<T> {
+    result.map_err(|error| anyhow::anyhow!("{error:?}"))
+}
+
 const BARE: &str = r#"(component
     (core module $m (func (export "f") (param i32) (result i32) local.get 0))
     (core instance $i (instantiate $m))
@@ -117,17 +121,18 @@ const BARE: &str = r#"(component
 fn bare() -> Result<impl FnMut(u64) -> Result<Duration>> {
     let mut config = wasmtime::Config::new();
     config.epoch_interruption(true).concurrency_support(false).wasm_component_model(true);
-    let engine = wasmtime::Engine::new(&config)?;
-    let component = wasmtime::component::Component::new(&engine, &wat::parse_str(BARE)?)?;
+    let engine = plain(wasmtime::Engine::new(&config))?;
+    let component = plain(wasmtime::component::Component::new(&engine, wat::parse_str(BARE)?))?;
     let linker = wasmtime::component::Linker::<()>::new(&engine);
     let mut store = wasmtime::Store::new(&engine, ());
     store.set_epoch_deadline(u64::MAX / 2);
-    let instance = linker.instantiate(&mut store, &component)?;
-    let function = instance.get_typed_func::<(u32,), (u32,)>(&mut store, "f")?;
+    let instance = plain(linker.instantiate(&mut store, &component))?;
+    let function = plain(instance.get_typed_func::<(u32,), (u32,)>(&mut store, "f"))?;
     Ok(move |calls| {
         let before = thread_cpu();
         for at in 0..calls {
-            std::hint::black_box(function.call(&mut store, (std::hint::black_box(at as u32),))?);
+            let argument = u32::try_from(at).unwrap_or_default();
+            std::hint::black_box(plain(function.call(&mut store, (std::hint::black_box(argument),)))?);
         }
         Ok(thread_cpu() - before)
     })
@@ -144,7 +149,13 @@ async fn calls() -> Result<()> {
 
     let sizes = [(1, 1000, 0), (100, 1000, 0), (1000, 1000, 0), (100, 10_000, 0), (100, 1000, 50)];
     let batches: Vec<Batch> = sizes.iter().map(|(n, bytes, share)| batch(*n, *bytes, *share)).collect::<Result<_>>()?;
-    let chains = [("no plugin", &none), ("noop", &noop), ("noop x 3", &noop3), ("key filter", &keys), ("key filter x 3", &keys3)];
+    let chains = [
+        ("no plugin", &none),
+        ("noop", &noop),
+        ("noop x 3", &noop3),
+        ("key filter", &keys),
+        ("key filter x 3", &keys3),
+    ];
     let mut base = Samples::default();
     let mut table = vec![vec![Samples::default(); batches.len()]; chains.len()];
     // Inline placement comes after a number of short calls.
@@ -178,7 +189,10 @@ fn verdicts(base: &Samples, table: &[Vec<Samples>]) {
     println!("a call that passes 1000 records over one of 1 record: {:.2} (at most 1.5)", over(1, 2) / over(1, 0));
     println!("key filter per record, 100 x 1 KB:                    {:.1} ns (at most 10)", over(3, 1) / 100.0);
     println!("key filter per record, 100 x 10 KB:                   {:.1} ns (at most 10)", over(3, 3) / 100.0);
-    println!("key filter that drops half, per record, 100 x 1 KB:   {:.1} ns, rebuilding the batch included", over(3, 4) / 100.0);
+    println!(
+        "key filter that drops half, per record, 100 x 1 KB:   {:.1} ns, rebuilding the batch included",
+        over(3, 4) / 100.0
+    );
 }
 
 /// Loading with compiled code in the cache.
