@@ -73,3 +73,24 @@ fn an_emission_alone_is_an_edit() {
     assert_eq!((edit.emissions[0].key, edit.emissions[0].headers), (NULL, 2));
     assert_eq!(edit.string_data, b"auditv\x01\0\x01\0\xff\xff\xff\xffh");
 }
+
+/// The bytes that docs/plugins.md works through.
+#[test]
+fn the_worked_example_of_the_documentation() {
+    let index = [0x06, 0x8000_0006, 0x07, 0x02, 0x0e, 0x10];
+    let data = b"test-17{}{\"total\":12}{}";
+    let batch = crate::Batch::new(3, wit::Fields::KEY | wit::Fields::VALUE, &index, data).unwrap();
+    assert_eq!(batch.keys().iter().collect::<Vec<_>>(), [Some(&b"test-1"[..]), None, Some(b"7")]);
+    let values: Vec<_> = batch.records().filter_map(|record| record.value()).collect();
+    assert_eq!(values, [&b"{}"[..], b"{\"total\":12}", b"{}"]);
+
+    let mut verdict = Verdict::default();
+    verdict.drop(0);
+    verdict.reject(2, 1, "an order has a total");
+    let edit = edit(verdict);
+    assert_eq!((edit.at, edit.op, edit.arg), (vec![0, 2], vec![0, 1], vec![0, 0]));
+    assert_eq!((edit.string_ends, edit.string_data), (vec![20], b"an order has a total".to_vec()));
+    let rejection = &edit.rejections[0];
+    assert_eq!((rejection.code, rejection.retry_after_ms, rejection.reason), (1, 0, 0));
+    assert_eq!(headers_item(&[("a", Some(b"xy"))]), [1, 0, 1, 0, 2, 0, 0, 0, 0x61, 0x78, 0x79]);
+}

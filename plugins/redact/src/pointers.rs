@@ -8,9 +8,9 @@ pub(crate) struct Pointers {
     /// A pointer ends here.
     end: bool,
     /// Members and elements by name.
-    named: BTreeMap<String, Pointers>,
+    named: BTreeMap<String, Self>,
     /// `*`: every member or element.
-    any: Option<Box<Pointers>>,
+    any: Option<Box<Self>>,
 }
 
 impl Pointers {
