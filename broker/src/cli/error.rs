@@ -25,6 +25,17 @@ pub(super) enum Error {
         /// What to do now, where the command knows better than the error table.
         next: Option<String>,
     },
+    /// The broker said no with a code that this build does not know.
+    #[error("error {number}: {message}")]
+    RefusedUnknown {
+        /// Its code.
+        number: u32,
+        /// What exactly, in its words.
+        message: String,
+    },
+    /// The client library refused to send it.
+    #[error("{0}")]
+    NotSent(String),
     /// No connection, or one that broke for good.
     #[error("cannot reach the broker at {addr}: {reason}")]
     Unavailable {
@@ -32,6 +43,14 @@ pub(super) enum Error {
         addr: String,
         /// Why.
         reason: String,
+    },
+    /// The broker of this process does not start.
+    #[error("{message}")]
+    Start {
+        /// Why, and what to do.
+        message: String,
+        /// What kind of failure that is.
+        exit: u8,
     },
     /// A bug or a failing operating system.
     #[error("internal error: {0}")]
@@ -61,8 +80,9 @@ impl Error {
         match self {
             Self::Usage(_) | Self::Config(_) => exit::USAGE,
             Self::Refused { code: Code::Internal, .. } | Self::Internal(_) => exit::INTERNAL,
-            Self::Refused { .. } => exit::REFUSED,
+            Self::Refused { .. } | Self::RefusedUnknown { .. } | Self::NotSent(_) => exit::REFUSED,
             Self::Unavailable { .. } => exit::UNAVAILABLE,
+            Self::Start { exit, .. } => *exit,
             Self::Io { .. } => exit::IO,
         }
     }
@@ -77,6 +97,7 @@ impl Error {
         match self {
             Self::Refused { next: Some(next), .. } => Some(next),
             Self::Refused { code, .. } => Some(code.row().next),
+            Self::RefusedUnknown { .. } => Some("A newer broker? Update this program: its table explains the code."),
             Self::Unavailable { .. } => Some("Is it running (tidegate serve), and are --addr and --data-dir its own?"),
             _ => None,
         }
@@ -96,20 +117,65 @@ impl Error {
     pub(super) fn json(&self) -> serde_json::Value {
         let (name, number, retriable) = match self {
             Self::Refused { code, .. } => (code.name(), Some(code.number()), code.row().retriable),
+            Self::RefusedUnknown { number, .. } => ("UNKNOWN", u16::try_from(*number).ok(), false),
+            Self::NotSent(_) => ("NOT_SENT", None, false),
             Self::Usage(_) => ("USAGE", None, false),
             Self::Config(_) => (Code::ConfigInvalid.name(), Some(Code::ConfigInvalid.number()), false),
             Self::Unavailable { .. } => ("UNAVAILABLE", None, true),
+            Self::Start { .. } => ("START", None, false),
             Self::Internal(_) => ("INTERNAL", Some(Code::Internal.number()), false),
             Self::Io { .. } => ("IO", None, false),
         };
         let message = match self {
-            Self::Refused { message, .. } => message.clone(),
+            Self::Refused { message, .. } | Self::RefusedUnknown { message, .. } => message.clone(),
             other => other.to_string(),
         };
         serde_json::json!({ "error": {
             "code": name, "number": number, "retriable": retriable, "message": message,
             "next": self.next(), "exit": self.exit_code(),
         }})
+    }
+}
+
+impl Error {
+    /// What the client library could not do at `addr`.
+    pub(super) fn client(addr: &str, error: &tidegate_client::Error) -> Self {
+        use tidegate_client::Error as Client;
+        match error {
+            Client::Broker(failure) => Self::refused(failure),
+            Client::Invalid(_) | Client::InvalidHeaders(_) => Self::NotSent(error.to_string()),
+            Client::Wire(_) | Client::BadBatch(_) | Client::Protocol { .. } | Client::Closed => {
+                Self::Internal(error.to_string())
+            }
+            _ => Self::Unavailable { addr: addr.to_owned(), reason: error.to_string() },
+        }
+    }
+
+    fn refused(failure: &tidegate_client::Failure) -> Self {
+        let Some(code) = failure.code else {
+            return Self::RefusedUnknown { number: failure.number, message: failure.message.clone() };
+        };
+        let by = failure.plugin.as_ref().map_or_else(String::new, |plugin| format!(" (plugin {plugin})"));
+        let message = format!("{}{by}", failure.message);
+        let next = failure.retry_after.map(|after| format!("try again after {} ms", after.as_millis()));
+        match (code, &failure.conflict) {
+            (Code::Conflict, Some(conflict)) => Self::conflict(conflict),
+            _ => Self::Refused { code, message, next },
+        }
+    }
+
+    /// The key stands elsewhere; where it was last written can be read.
+    fn conflict(conflict: &tidegate_client::Conflict) -> Self {
+        let key = super::output::Bytes(&conflict.key);
+        let message = match conflict.version {
+            0 => format!("{key} does not exist"),
+            version => format!("{key} is at version {version}"),
+        };
+        let next = match conflict.last_offset {
+            Some(offset) => format!("read it with: tidegate consume {} --from-offset {offset} --max 1", conflict.topic),
+            None => format!("a record that must be new is expected at {key}@0"),
+        };
+        Self::Refused { code: Code::Conflict, message, next: Some(next) }
     }
 }
 
@@ -125,6 +191,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_conflict_names_the_version_that_stands_and_how_to_read_it() {
+        let mut conflict = tidegate_client::Conflict {
+            topic: "orders/eu".into(),
+            key: "4711".into(),
+            version: 9,
+            last_offset: Some(902),
+        };
+        assert_eq!(
+            Error::conflict(&conflict).text(),
+            "CONFLICT: 4711 is at version 9; read it with: tidegate consume orders/eu --from-offset 902 --max 1"
+        );
+        (conflict.version, conflict.last_offset) = (0, None);
+        assert_eq!(
+            Error::conflict(&conflict).text(),
+            "CONFLICT: 4711 does not exist; a record that must be new is expected at 4711@0"
+        );
+    }
+
+    #[test]
     fn exit_codes_are_the_documented_ones() {
         let refused = |code| Error::Refused { code, message: String::new(), next: None };
         assert_eq!(refused(Code::Conflict).exit_code(), 1);
@@ -137,16 +222,6 @@ mod tests {
 
     #[test]
     fn a_refusal_says_what_to_do() {
-        let conflict = Error::Refused {
-            code: Code::Conflict,
-            message: "4711 is at version 9".into(),
-            next: Some("read it with: tidegate consume orders/eu --from-offset 902 --max 1".into()),
-        };
-        assert_eq!(
-            conflict.text(),
-            "CONFLICT: 4711 is at version 9; read it with: tidegate consume orders/eu --from-offset 902 --max 1"
-        );
-        assert_eq!(conflict.json()["error"]["number"], 400);
         let full = Error::Refused { code: Code::StorageFull, message: "no space".into(), next: None };
         assert!(full.text().contains("Free space"));
         assert_eq!(full.json()["error"]["retriable"], true);

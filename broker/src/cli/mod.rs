@@ -5,15 +5,25 @@
 //!
 //! Exit codes: see [`exit`].
 
+mod check;
 mod component;
+mod connect;
+mod consume;
 mod error;
+mod expect;
 mod explain;
+mod log;
 mod output;
+mod plugins;
+mod produce;
+mod serve;
+mod topics;
 
 use std::{ffi::OsString, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 
+use connect::ConnectArgs;
 use error::Error;
 pub use explain::markdown as errors_markdown;
 use output::{Format, Output};
@@ -46,6 +56,9 @@ pub mod exit {
                   tidegate consume 'github/*' --from earliest --follow"
 )]
 struct Cli {
+    #[command(flatten)]
+    connect: ConnectArgs,
+
     /// How results are printed: text for people, json for machines (one object per line).
     #[arg(long, global = true, value_enum, default_value_t = Format::Text, env = "TIDEGATE_OUTPUT")]
     output: Format,
@@ -56,6 +69,18 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run a broker on a directory.
+    Serve(serve::Args),
+    /// Append lines of standard input or of a file to a topic, one record each.
+    Produce(produce::Args),
+    /// Read the records of a topic or of all topics that match a pattern.
+    Consume(consume::Args),
+    /// List topics, or create one.
+    Topics(topics::Args),
+    /// List plugins; swap, roll back, reload or explain them.
+    Plugins(plugins::Args),
+    /// Check a plugins.toml and every plugin it names, without a broker.
+    Check(check::Args),
     /// Say what an error code means: cause, effect on the data, next step.
     Explain(explain::Args),
     /// Turn a core module into a component.
@@ -102,12 +127,31 @@ fn execute(cli: Cli, output: &mut Output) -> u8 {
 }
 
 fn dispatch(cli: Cli, output: &mut Output) -> Result<u8, Error> {
+    let connect = cli.connect;
     match cli.command {
+        Command::Serve(args) => serve::run(args, &connect, output),
+        Command::Produce(args) => runtime()?.block_on(produce::run(args, &connect, output)),
+        Command::Consume(args) => runtime()?.block_on(consume::run(args, &connect, output)),
+        Command::Topics(args) => runtime()?.block_on(topics::run(args, &connect, output)),
+        Command::Plugins(args) => runtime()?.block_on(plugins::run(args, &connect, output)),
+        Command::Check(args) => check::run(&args, output),
         Command::Explain(args) => explain::run(&args, output),
         Command::Plugin(PluginCommand::Component(args)) => component::run(&args, output),
         Command::Version => version(output),
     }
 }
+
+/// One thread and the I/O driver: enough for a client.
+fn runtime() -> Result<tokio::runtime::Runtime, Error> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(CLIENT_THREADS)
+        .enable_all()
+        .build()
+        .map_err(|source| Error::io("start the runtime", "threads", source))
+}
+
+/// Threads of a client command: one encodes and prints while the other keeps the connection alive.
+const CLIENT_THREADS: usize = 2;
 
 fn version(output: &mut Output) -> Result<u8, Error> {
     #[derive(serde::Serialize)]

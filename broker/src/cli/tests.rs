@@ -25,6 +25,61 @@ fn every_command_has_help_with_an_example() {
     check(&Cli::command(), "tidegate");
 }
 
+#[test]
+fn every_command_takes_its_own_and_the_common_flags() {
+    let with = "--addr h:1 --data-dir d --tenant t --token t --admin-token a --server-cert f --cert f --cert-key f --output json";
+    for line in [
+        "serve --listen 127.0.0.1:0 --http none --plugins p --auth a --tls-cert f --tls-key f --log debug --log-format json",
+        "serve --memory --no-create-topics",
+        "produce t --file f --key k --header a=b --header c=d --expect k@1 --expect l@0 --batch-records 10 --linger 0 --quiet",
+        "produce t --key-pointer /id",
+        "consume t/* --from latest --follow --max 3 --cursor-file f",
+        "consume t --from-offset 3",
+        "topics",
+        "topics t/* --reserved",
+        "topics create t",
+        "plugins",
+        "plugins list",
+        "plugins swap n f --based-on 3",
+        "plugins rollback n",
+        "plugins reload",
+        "plugins explain t",
+        "plugin component a b",
+        "check",
+        "check f",
+        "explain X",
+        "explain --all",
+        "version",
+    ] {
+        for line in [format!("tidegate {line}"), format!("tidegate {line} {with}"), format!("tidegate {with} {line}")] {
+            if let Err(error) = Cli::try_parse_from(line.split(' ')) {
+                panic!("{line}: {error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_does_not_go_together_is_refused() {
+    for line in [
+        "produce",
+        "produce t --key k --key-pointer /id",
+        "produce t --expect k",
+        "produce t --header x",
+        "produce t --batch-records 0",
+        "consume t --from newest",
+        "consume t --from latest --from-offset 3",
+        "consume t --max 0",
+        "explain",
+        "explain X --all",
+        "topics --cert f",
+        "serve --tls-cert f",
+        "plugins swap n",
+    ] {
+        assert_eq!(code(&format!("tidegate {line}")), exit::USAGE, "{line}");
+    }
+}
+
 fn code(line: &str) -> u8 {
     match Cli::try_parse_from(line.split(' ')) {
         Ok(cli) => execute(cli, &mut Output::to(Format::Text, Box::new(std::io::sink()), Box::new(std::io::sink()))),

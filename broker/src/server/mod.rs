@@ -14,7 +14,7 @@ mod stream;
 
 use std::{net::SocketAddr, sync::Arc};
 
-use tidegate_protocol::limits::Limits;
+use tidegate_protocol::{limits::Limits, wire::Plugins};
 use tokio::{
     sync::{Semaphore, watch},
     task::JoinHandle,
@@ -113,6 +113,11 @@ impl Running {
     /// Why the log takes nothing more, if it does not.
     pub fn failed(&self) -> Option<String> {
         self.broker.shard.failed().map(|error| error.to_string())
+    }
+
+    /// The plugins of a tenant and its live generation; `None` = it has none.
+    pub fn plugins(&self, tenant: &str) -> Option<Plugins> {
+        self.broker.activation.tenant(tenant).map(|tenant| self.broker.activation.list(tenant))
     }
 
     /// What the broker counts.

@@ -1,0 +1,207 @@
+//! `tidegate consume`: reads a topic or a pattern to standard output.
+
+mod cursor_file;
+mod rows;
+
+use std::{path::PathBuf, time::Duration};
+
+use tidegate_client::{Connection, Consumer, ConsumerOptions, Event, FetchedBatch, RecordView, Start};
+use tidegate_protocol::cursor::Cursor;
+use tokio::time::Instant;
+
+use super::{ConnectArgs, Error, Output, exit};
+use cursor_file::CursorFile;
+
+/// Arguments of `consume`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  tidegate consume orders/eu\n  tidegate consume 'github/*' --from earliest --follow\n  \
+                  tidegate consume 'orders/>' --follow --cursor-file orders.cursor --output json | my-program\n  \
+                  tidegate consume orders/eu --from-offset 902 --max 1"
+)]
+pub(super) struct Args {
+    /// A topic or a pattern: `*` is one level, `>` at the end all that follows. Quote it for the shell.
+    pattern: String,
+
+    /// Where to start: earliest, latest, or a cursor that an earlier run printed.
+    #[arg(long, value_name = "earliest|latest|CURSOR", default_value = "earliest", value_parser = parse_start)]
+    from: Start,
+
+    /// Start at this offset; PATTERN must be one topic.
+    #[arg(long, value_name = "OFFSET", conflicts_with = "from")]
+    from_offset: Option<u64>,
+
+    /// Go on with new records until Ctrl-C.
+    #[arg(long, short)]
+    follow: bool,
+
+    /// End after this many records.
+    #[arg(long, value_name = "RECORDS", value_parser = clap::value_parser!(u64).range(1..))]
+    max: Option<u64>,
+
+    /// Go on where this file says, if it is there, and keep it up to date.
+    #[arg(long, value_name = "FILE")]
+    cursor_file: Option<PathBuf>,
+
+    /// Parameters for fetch plugins: a JSON object.
+    #[arg(long, value_name = "JSON", default_value = "", hide_default_value = true)]
+    parameters: String,
+}
+
+fn parse_start(text: &str) -> Result<Start, String> {
+    match text {
+        "earliest" => Ok(Start::Earliest),
+        "latest" => Ok(Start::Latest),
+        cursor => match cursor.parse::<Cursor>() {
+            Ok(_) => Ok(Start::Cursor(cursor.to_owned())),
+            Err(error) => Err(format!("neither `earliest` nor `latest`, and {error}")),
+        },
+    }
+}
+
+pub(super) async fn run(args: Args, connect: &ConnectArgs, output: &mut Output) -> Result<u8, Error> {
+    let mut file = args.cursor_file.clone().map(CursorFile::open).transpose()?;
+    let start = match (file.as_ref().and_then(CursorFile::cursor), args.from_offset) {
+        (Some(cursor), _) => Start::Cursor(cursor.to_owned()),
+        (None, Some(offset)) => Start::Offset(offset),
+        (None, None) => args.from.clone(),
+    };
+    let connection = connect.connect().await?;
+    let mut read = Read { args: &args, connect, output, file: file.as_mut(), printed: 0, cursor: None };
+    let done = tokio::select! {
+        done = read.all(&connection, start) => done,
+        stop = tokio::signal::ctrl_c() => stop.map_err(|source| Error::io("listen for", "Ctrl-C", source)),
+    };
+    // Whatever ended the read: what was printed stays printed, and the file says so.
+    let saved = read.save();
+    let (printed, cursor) = (read.printed, read.cursor.take());
+    connection.close().await;
+    done.and(saved)?;
+    if let (Some(cursor), None) = (cursor, &args.cursor_file) {
+        output.remark(&format!("{printed} records · go on with --from {cursor}"))?;
+    }
+    Ok(exit::OK)
+}
+
+/// A read in progress.
+struct Read<'a> {
+    args: &'a Args,
+    connect: &'a ConnectArgs,
+    output: &'a mut Output,
+    file: Option<&'a mut CursorFile>,
+    printed: u64,
+    /// Behind everything that was printed.
+    cursor: Option<String>,
+}
+
+/// The cursor file is written at most this often while records come.
+const SAVE_EVERY: Duration = Duration::from_millis(200);
+
+impl Read<'_> {
+    /// Reads to the end, or for ever. A bound counts printed records, the broker's counts scanned ones: when the chain
+    /// dropped some, the read is opened again for what is missing.
+    async fn all(&mut self, connection: &Connection, start: Start) -> Result<(), Error> {
+        let mut start = start;
+        loop {
+            let options = ConsumerOptions {
+                start,
+                follow: self.args.follow,
+                parameters: self.args.parameters.clone(),
+                records_max: self.left().unwrap_or(0),
+                ..ConsumerOptions::new(self.args.pattern.as_str())
+            };
+            let mut consumer = connection.consumer(options).map_err(|error| self.connect.failed(&error))?;
+            self.one(&mut consumer).await?;
+            let more = self.left().is_some_and(|left| left > 0) && (self.args.follow || !consumer.at_end());
+            match consumer.cursor() {
+                Some(cursor) if more && self.cursor.as_deref() == Some(cursor) => {
+                    start = Start::Cursor(cursor.to_owned())
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    async fn one(&mut self, consumer: &mut Consumer) -> Result<(), Error> {
+        let mut saved = Instant::now();
+        while self.left() != Some(0) {
+            let event = consumer.next_event().await.map_err(|error| self.connect.failed(&error))?;
+            let at_rest = match event {
+                Some(Event::Batch(batch)) => {
+                    self.print(&batch)?;
+                    false
+                }
+                Some(Event::Progress) => {
+                    self.cursor = consumer.cursor().map(str::to_owned);
+                    true
+                }
+                None => return Ok(()),
+            };
+            if self.args.follow {
+                self.output.flush()?;
+            }
+            if at_rest || saved.elapsed() >= SAVE_EVERY {
+                self.save()?;
+                saved = Instant::now();
+            }
+        }
+        Ok(())
+    }
+
+    fn print(&mut self, batch: &FetchedBatch) -> Result<(), Error> {
+        let take = self.left().map_or(usize::MAX, |left| usize::try_from(left).unwrap_or(usize::MAX));
+        let records = batch.records();
+        let (count, last) = (records.len().min(take), records.len().checked_sub(1));
+        for (index, record) in records.take(count).enumerate() {
+            let row = rows::Read {
+                topic: record.topic,
+                offset: record.offset,
+                key_version: record.key_version,
+                record: RecordView {
+                    key: record.key,
+                    value: record.value,
+                    headers: record.headers,
+                    timestamp_ms: record.timestamp_ms,
+                },
+                broker_time_ms: record.broker_time_ms,
+                generation: record.generation,
+                cursor: (Some(index) == last).then(|| batch.cursor()),
+            };
+            self.output.row(&row)?;
+            self.printed += 1;
+        }
+        // A batch cut short keeps the cursor before it: its rest comes again rather than never.
+        if Some(count) == last.map(|last| last + 1) || last.is_none() {
+            self.cursor = Some(batch.cursor().to_owned());
+        }
+        Ok(())
+    }
+
+    /// Records still to print, if there is a bound.
+    fn left(&self) -> Option<u64> {
+        self.args.max.map(|max| max.saturating_sub(self.printed))
+    }
+
+    /// Puts the cursor into its file, behind what it covers.
+    fn save(&mut self) -> Result<(), Error> {
+        self.output.flush()?;
+        match (&mut self.file, &self.cursor) {
+            (Some(file), Some(cursor)) => file.save(cursor),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_is_a_word_or_a_cursor() {
+        let cursor = Cursor::Shard { shard: 0, next_lsn: 7 }.to_string();
+        assert_eq!(parse_start("earliest"), Ok(Start::Earliest));
+        assert_eq!(parse_start("latest"), Ok(Start::Latest));
+        assert_eq!(parse_start(&cursor), Ok(Start::Cursor(cursor)));
+        assert!(parse_start("newest").unwrap_err().starts_with("neither `earliest` nor `latest`"));
+    }
+}

@@ -1,0 +1,314 @@
+//! What `tidegate plugins` prints.
+
+use std::fmt::{self, Display};
+
+use serde::Serialize;
+use tidegate_protocol::wire::{Activated, Chain, ChainPosition, PluginInfo};
+
+/// Head of the table of plugins.
+pub(super) const HEAD: &[&str] = &[
+    "plugin",
+    "version",
+    "hooks",
+    "runs",
+    "calls",
+    "records",
+    "µs/record",
+    "rejected",
+    "faults",
+    "memory",
+    "digest",
+    "state",
+];
+
+/// One plugin.
+#[derive(Debug, Serialize)]
+pub(super) struct Plugin {
+    name: String,
+    version: String,
+    digest: String,
+    hooks: Vec<String>,
+    source: String,
+    grants: Vec<String>,
+    placement: String,
+    calls: u64,
+    records: u64,
+    cpu_ns: u64,
+    dropped: u64,
+    rejected: u64,
+    changed: u64,
+    faults: u64,
+    memory_bytes: u64,
+    drift: Option<String>,
+    fault: Option<String>,
+    generation: u64,
+}
+
+impl Plugin {
+    /// A plugin of the live generation.
+    pub(super) fn new(info: PluginInfo, generation: u64) -> Self {
+        let some = |text: String| Some(text).filter(|text| !text.is_empty());
+        Self {
+            name: info.name,
+            version: info.version,
+            digest: info.digest,
+            hooks: info.hooks,
+            source: info.source,
+            grants: info.grants,
+            placement: info.placement,
+            calls: info.calls,
+            records: info.records,
+            cpu_ns: info.cpu_ns,
+            dropped: info.dropped,
+            rejected: info.rejected,
+            changed: info.changed,
+            faults: info.faults,
+            memory_bytes: info.memory_bytes,
+            drift: some(info.drift),
+            fault: some(info.fault),
+            generation,
+        }
+    }
+
+    /// Its line in the table.
+    pub(super) fn cells(&self) -> Vec<String> {
+        let state = match (&self.fault, &self.drift) {
+            (Some(fault), _) => format!("not loaded: {fault}"),
+            (None, Some(drift)) => format!("drift: {drift}"),
+            (None, None) => "as in the file".to_owned(),
+        };
+        vec![
+            self.name.clone(),
+            self.version.clone(),
+            self.hooks.join(","),
+            self.placement.clone(),
+            self.calls.to_string(),
+            self.records.to_string(),
+            micros_each(self.cpu_ns, self.records),
+            self.rejected.to_string(),
+            self.faults.to_string(),
+            mebibytes(self.memory_bytes),
+            short(&self.digest),
+            state,
+        ]
+    }
+}
+
+/// Average guest CPU per record in microseconds, two decimals.
+fn micros_each(cpu_ns: u64, records: u64) -> String {
+    match cpu_ns.saturating_mul(100).checked_div(records.saturating_mul(1000)) {
+        Some(hundredths) => format!("{}.{:02}", hundredths / 100, hundredths % 100),
+        None => "-".to_owned(),
+    }
+}
+
+fn mebibytes(bytes: u64) -> String {
+    let tenths = bytes.saturating_mul(10) >> 20;
+    format!("{}.{} MiB", tenths / 10, tenths % 10)
+}
+
+/// The first twelve digits of a digest: enough to tell versions apart at a glance.
+fn short(digest: &str) -> String {
+    const PREFIX: &str = "sha256:";
+    match digest.strip_prefix(PREFIX) {
+        Some(hex) => hex.chars().take(12).fold(PREFIX.to_owned(), |mut text, digit| {
+            text.push(digit);
+            text
+        }),
+        None => digest.to_owned(),
+    }
+}
+
+/// A change that is live.
+#[derive(Debug, Serialize)]
+pub(super) struct Change {
+    generation: u64,
+    unchanged: bool,
+    lsn: u64,
+    digest: String,
+    previous_digest: String,
+    clients_connected: u32,
+    clients_dropped: u32,
+    topics: Vec<From>,
+    #[serde(skip)]
+    undo: Option<String>,
+}
+
+/// First offset of a topic under the new generation.
+#[derive(Debug, Serialize)]
+struct From {
+    topic: String,
+    first_offset: u64,
+}
+
+impl Change {
+    /// `plugin` is the one that was swapped; a reload has none.
+    pub(super) fn new(activated: Activated, plugin: Option<&str>) -> Self {
+        let topics =
+            activated.topics.into_iter().map(|t| From { topic: t.name, first_offset: t.next_offset }).collect();
+        Self {
+            generation: activated.generation,
+            unchanged: activated.unchanged,
+            lsn: activated.lsn,
+            digest: activated.digest,
+            previous_digest: activated.previous_digest,
+            clients_connected: activated.clients,
+            clients_dropped: 0,
+            topics,
+            undo: plugin.map(|name| format!("tidegate plugins rollback {name}")),
+        }
+    }
+}
+
+/// Topics named in the text of a change; `--output json` has all.
+const TOPICS_SHOWN: usize = 4;
+
+impl Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.unchanged {
+            return write!(f, "nothing changed · generation {} stays live", self.generation);
+        }
+        f.write_str("live from ")?;
+        match self.topics.as_slice() {
+            [] => f.write_str("the next record")?,
+            topics => {
+                let shown: Vec<String> =
+                    topics.iter().take(TOPICS_SHOWN).map(|t| format!("{}@{}", t.topic, t.first_offset)).collect();
+                f.write_str(&shown.join(", "))?;
+                if topics.len() > TOPICS_SHOWN {
+                    write!(f, " and {} more topics", topics.len() - TOPICS_SHOWN)?;
+                }
+            }
+        }
+        write!(f, " · {} clients dropped · generation {}", self.clients_dropped, self.generation)?;
+        self.undo.as_ref().map_or(Ok(()), |undo| write!(f, " (rollback: {undo})"))
+    }
+}
+
+/// The effective chain of a topic.
+#[derive(Debug, Serialize)]
+pub(super) struct Effective {
+    topic: String,
+    generation: u64,
+    rejection: String,
+    required: Vec<String>,
+    positions: Vec<Position>,
+}
+
+#[derive(Debug, Serialize)]
+struct Position {
+    hook: String,
+    plugin: String,
+    place: String,
+    topics: Vec<String>,
+    except: Vec<String>,
+    digest: String,
+    budget: String,
+    policy: String,
+    unless: Option<String>,
+}
+
+impl Effective {
+    /// The chain of `topic`.
+    pub(super) fn new(topic: &str, chain: Chain) -> Self {
+        Self {
+            topic: topic.to_owned(),
+            generation: chain.generation,
+            rejection: chain.rejection,
+            required: chain.required,
+            positions: chain.positions.into_iter().map(Position::new).collect(),
+        }
+    }
+}
+
+impl Position {
+    fn new(position: ChainPosition) -> Self {
+        Self {
+            hook: position.hook,
+            plugin: position.plugin,
+            place: position.place,
+            topics: position.topics,
+            except: position.except,
+            digest: position.digest,
+            budget: position.budget,
+            policy: position.policy,
+            unless: Some(position.unless).filter(|role| !role.is_empty()),
+        }
+    }
+}
+
+impl Display for Effective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} · generation {} · rejection {}", self.topic, self.generation, self.rejection)?;
+        if !self.required.is_empty() {
+            write!(f, " · must have passed {}", self.required.join(", "))?;
+        }
+        if self.positions.is_empty() {
+            f.write_str("\n  no plugin stands on its way")?;
+        }
+        for p in &self.positions {
+            write!(f, "\n  {:<7}  {}  {}  {}", p.hook, p.plugin, short(&p.digest), p.place)?;
+            write!(f, "\n           topics {}", p.topics.join(" "))?;
+            if !p.except.is_empty() {
+                write!(f, " except {}", p.except.join(" "))?;
+            }
+            write!(f, " · {} · on failure {}", p.budget, p.policy)?;
+            p.unless.as_ref().map_or(Ok(()), |role| write!(f, " · unless {role}"))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_protocol::wire::TopicInfo;
+
+    fn activated(topics: &[(&str, u64)]) -> Activated {
+        let info = |(name, next_offset): &(&str, u64)| TopicInfo {
+            name: (*name).into(),
+            next_offset: *next_offset,
+            ..Default::default()
+        };
+        Activated { generation: 12, clients: 3, topics: topics.iter().map(info).collect(), ..Default::default() }
+    }
+
+    #[test]
+    fn a_swap_says_where_it_is_live_and_how_to_undo_it() {
+        assert_eq!(
+            Change::new(activated(&[("github/push", 81220)]), Some("mask")).to_string(),
+            "live from github/push@81220 · 0 clients dropped · generation 12 (rollback: tidegate plugins rollback mask)"
+        );
+        let many: Vec<(&str, u64)> = ["a", "b", "c", "d", "e", "f"].into_iter().map(|name| (name, 1)).collect();
+        assert!(
+            Change::new(activated(&many), None)
+                .to_string()
+                .starts_with("live from a@1, b@1, c@1, d@1 and 2 more topics ·")
+        );
+        assert_eq!(
+            Change::new(Activated { unchanged: true, generation: 4, ..Default::default() }, None).to_string(),
+            "nothing changed · generation 4 stays live"
+        );
+    }
+
+    #[test]
+    fn costs_are_per_record() {
+        assert_eq!(micros_each(0, 0), "-");
+        assert_eq!(micros_each(1_234_567, 100), "12.34");
+        assert_eq!(micros_each(60_000, 10_000), "0.00");
+        assert_eq!(mebibytes(3 << 19), "1.5 MiB");
+    }
+
+    #[test]
+    fn a_plugin_that_is_not_loaded_says_why() {
+        let info = PluginInfo { name: "mask".into(), fault: "component is gone".into(), ..Default::default() };
+        assert!(Plugin::new(info, 1).cells().contains(&"not loaded: component is gone".to_owned()));
+    }
+
+    #[test]
+    fn an_empty_chain_is_said_to_be_empty() {
+        let text = Effective::new("a/b", Chain { generation: 2, rejection: "per-record".into(), ..Default::default() })
+            .to_string();
+        assert_eq!(text, "a/b · generation 2 · rejection per-record\n  no plugin stands on its way");
+    }
+}

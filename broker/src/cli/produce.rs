@@ -1,0 +1,200 @@
+//! `tidegate produce`: lines to records, with one answer for each.
+
+mod lines;
+mod recipe;
+mod rows;
+mod teller;
+
+use std::{collections::VecDeque, path::PathBuf, time::Duration};
+
+use bytes::Bytes;
+use tidegate_client::{BatchBody, BatchBuilder, Condition, Delivery, Outcome, Producer, ProducerConfig};
+use tidegate_protocol::{limits::Limits, wire};
+
+use super::{ConnectArgs, Error, Output, exit, expect::Expect};
+use lines::{Line, Pieces};
+use recipe::Recipe;
+use teller::Teller;
+
+/// Arguments of `produce`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  tidegate produce github/raw < events.ndjson\n  \
+                  tidegate produce orders/eu --file orders.ndjson --key-pointer /id --header source=import\n  \
+                  echo '{\"state\":\"paid\"}' | tidegate produce orders/eu --key 4711 --expect 4711@7")]
+pub(super) struct Args {
+    /// The topic. Plugins may route records elsewhere.
+    topic: String,
+
+    /// Read lines from this file, not from standard input.
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+
+    /// Key of every record.
+    #[arg(long, value_name = "KEY", conflicts_with = "key_pointer")]
+    key: Option<String>,
+
+    /// Take each record's key from its JSON value: a pointer (RFC 6901) to a string, number or boolean.
+    #[arg(long, value_name = "POINTER")]
+    key_pointer: Option<String>,
+
+    /// A header for every record; may repeat.
+    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = recipe::parse_header)]
+    headers: Vec<(String, Bytes)>,
+
+    /// Append only if KEY of this topic is at VERSION (0: does not exist); may repeat. All lines become one batch.
+    #[arg(long, value_name = "KEY@VERSION")]
+    expect: Vec<Expect>,
+
+    /// Most records of one batch.
+    #[arg(long, value_name = "RECORDS", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    batch_records: u32,
+
+    /// Longest wait for more records before a batch goes out, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(0..=60_000))]
+    linger: u64,
+
+    /// Print nothing but errors.
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+pub(super) async fn run(args: Args, connect: &ConnectArgs, output: &mut Output) -> Result<u8, Error> {
+    let recipe = Recipe::new(args.key.as_deref(), args.key_pointer.as_deref(), &args.headers)?;
+    let lines = lines::read(args.file.as_deref())?;
+    let connection = connect.connect().await?;
+    let config = ProducerConfig {
+        linger: Duration::from_millis(args.linger),
+        batch_records_max: args.batch_records,
+        ..ProducerConfig::default()
+    };
+    let producer = connection.producer(config).await.map_err(|error| connect.failed(&error))?;
+    let mut job = Job { topic: &args.topic, recipe, producer: &producer, connect, teller: Teller::new(&args, output) };
+    let done = if args.expect.is_empty() {
+        job.stream(lines).await
+    } else {
+        let limits = connection.limits().await.map_err(|error| connect.failed(&error))?;
+        job.at_once(lines, &args.expect, &limits).await
+    };
+    let tally = job.teller.finish(done.is_ok())?;
+    done?;
+    producer.close().await.map_err(|error| connect.failed(&error))?;
+    connection.close().await;
+    Ok(if tally.rejected + tally.diverted == 0 { exit::OK } else { exit::REFUSED })
+}
+
+/// What one run of the command works with.
+struct Job<'a> {
+    topic: &'a str,
+    recipe: Recipe,
+    producer: &'a Producer,
+    connect: &'a ConnectArgs,
+    teller: Teller<'a>,
+}
+
+/// A record whose answer is awaited.
+struct Waiting {
+    line: u64,
+    key: Option<Bytes>,
+    answer: <Delivery as IntoFuture>::IntoFuture,
+}
+
+/// Records without an answer; behind them reading waits. The producer bounds bytes, this bounds what is kept of each.
+const WAITING_MAX: usize = 20_000;
+
+impl Job<'_> {
+    /// Sends lines as they come, and tells answers in the order of the lines.
+    async fn stream(&mut self, mut lines: Pieces) -> Result<(), Error> {
+        let mut waiting: VecDeque<Waiting> = VecDeque::new();
+        // The input ended, well or not; answers to what was sent are told first.
+        let mut ended: Option<Result<(), Error>> = None;
+        loop {
+            let open = ended.is_none();
+            tokio::select! {
+                // Answers first: they make room.
+                biased;
+                Some(told) = first_answer(&mut waiting) => {
+                    let (line, key, outcome) = told.map_err(|error| self.connect.failed(&error))?;
+                    self.teller.tell(line, key.as_deref(), &outcome)?;
+                }
+                piece = lines.recv(), if open && waiting.len() < WAITING_MAX => match piece {
+                    Some(Ok(piece)) => ended = self.send(piece, &mut waiting).await.err().map(Err),
+                    Some(Err(error)) => ended = Some(Err(error)),
+                    None => ended = Some(Ok(())),
+                },
+                else => return ended.unwrap_or(Ok(())),
+            }
+        }
+    }
+
+    async fn send(&self, piece: Vec<Line>, waiting: &mut VecDeque<Waiting>) -> Result<(), Error> {
+        for line in piece {
+            let record = self.recipe.record(&line)?;
+            let key = record.key.clone();
+            let delivery = self.producer.send(self.topic, record).await;
+            let delivery = delivery.map_err(|error| at_line(line.number, self.connect.failed(&error)))?;
+            waiting.push_back(Waiting { line: line.number, key, answer: delivery.into_future() });
+        }
+        Ok(())
+    }
+
+    /// Sends all lines as one batch, which is appended whole or not at all.
+    async fn at_once(&mut self, mut lines: Pieces, expect: &[Expect], limits: &Limits) -> Result<(), Error> {
+        let mut builder = BatchBuilder::new();
+        let mut sent: Vec<(u64, Option<Bytes>)> = Vec::new();
+        while let Some(piece) = lines.recv().await {
+            for line in piece? {
+                let record = self.recipe.record(&line)?;
+                let fits = builder.check(self.topic, &record, limits);
+                fits.map_err(|error| {
+                    Error::NotSent(format!("line {}: {error}; with --expect all lines are one batch", line.number))
+                })?;
+                let pushed = builder.push_record(self.topic, &record);
+                pushed.map_err(|error| Error::NotSent(format!("line {}: {error}", line.number)))?;
+                sent.push((line.number, record.key));
+            }
+        }
+        if sent.is_empty() {
+            return Err(Error::Usage("there is no line: nothing to append, nothing to check".to_owned()));
+        }
+        let body = BatchBody::parse(builder.finish(), limits).map_err(|error| Error::NotSent(error.to_string()))?;
+        let conditions = expect.iter().map(|expect| condition(self.topic, expect)).collect();
+        match self.producer.send_batch(body, conditions).await {
+            Ok(ack) => {
+                let told = sent.iter().zip(ack.outcomes());
+                told.into_iter()
+                    .try_for_each(|((line, key), outcome)| self.teller.tell(*line, key.as_deref(), &outcome))
+            }
+            Err(error) => {
+                for (at, rejection) in error.failure().map(|failure| failure.rejected.as_slice()).unwrap_or_default() {
+                    let line = usize::try_from(*at).ok().and_then(|at| sent.get(at)).map_or(0, |(line, _)| *line);
+                    self.teller.refused(line, rejection)?;
+                }
+                Err(self.connect.failed(&error))
+            }
+        }
+    }
+}
+
+type Told = Result<(u64, Option<Bytes>, Outcome), tidegate_client::Error>;
+
+/// The answer to the oldest record; `None` if none is awaited. Cancel-safe.
+async fn first_answer(waiting: &mut VecDeque<Waiting>) -> Option<Told> {
+    let answer = (&mut waiting.front_mut()?.answer).await;
+    let first = waiting.pop_front()?;
+    Some(answer.map(|outcome| (first.line, first.key, outcome)))
+}
+
+fn condition(topic: &str, expect: &Expect) -> Condition {
+    Condition {
+        topic: topic.to_owned(),
+        key: expect.key.clone().into_bytes(),
+        expect: Some(wire::Expect::Version(expect.version)),
+    }
+}
+
+fn at_line(line: u64, error: Error) -> Error {
+    match error {
+        Error::NotSent(why) => Error::NotSent(format!("line {line}: {why}")),
+        other => other,
+    }
+}
