@@ -1,7 +1,5 @@
 //! A whole broker in this process, spoken to by the client library.
 
-mod activation;
-
 use std::{net::Ipv4Addr, path::Path, time::Duration};
 
 use bytes::Bytes;
@@ -12,7 +10,7 @@ use tidegate_client::{
 use super::*;
 use crate::config::serve::{ServeConfig, prepare};
 
-async fn start(dir: &Path, change: impl FnOnce(&mut ServeConfig)) -> Running {
+pub(in crate::server) async fn start(dir: &Path, change: impl FnOnce(&mut ServeConfig)) -> Running {
     let mut config = ServeConfig {
         data_dir: dir.to_owned(),
         listen: (Ipv4Addr::LOCALHOST, 0).into(),
@@ -23,7 +21,7 @@ async fn start(dir: &Path, change: impl FnOnce(&mut ServeConfig)) -> Running {
     Server::start(prepare(&config).expect("a configuration")).await.expect("a broker")
 }
 
-fn options(running: &Running) -> ConnectOptions {
+pub(in crate::server) fn options(running: &Running) -> ConnectOptions {
     let trust = Trust::Pinned(running.certificate.clone().into());
     ConnectOptions::new(running.quic_addr, trust)
 }
@@ -36,7 +34,11 @@ fn record(key: &str, value: &str) -> Record {
     }
 }
 
-async fn produce(connection: &Connection, topic: &str, values: impl IntoIterator<Item = String>) -> Vec<Outcome> {
+pub(in crate::server) async fn produce(
+    connection: &Connection,
+    topic: &str,
+    values: impl IntoIterator<Item = String>,
+) -> Vec<Outcome> {
     let producer = connection.producer(ProducerConfig::default()).await.expect("a producer");
     let mut deliveries = Vec::new();
     for value in values {
@@ -63,7 +65,7 @@ async fn read(connection: &Connection, options: ConsumerOptions) -> Vec<(String,
     all
 }
 
-fn code(error: Error) -> Code {
+pub(in crate::server) fn code(error: Error) -> Code {
     match error {
         Error::Broker(failure) => failure.code.expect("a known code"),
         other => panic!("not refused by the broker: {other}"),

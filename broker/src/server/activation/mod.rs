@@ -327,3 +327,6 @@ fn sha256(bytes: &[u8]) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests;

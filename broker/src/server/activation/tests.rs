@@ -1,9 +1,20 @@
 //! Plugins that change while a broker runs, and over its restarts. Guests are built by `cargo xtask guests`.
 
-use std::path::PathBuf;
+use std::{net::Ipv4Addr, path::PathBuf};
 
-use super::*;
-use crate::config::plugins;
+use bytes::Bytes;
+use tidegate_client::{Code, Connection, ConsumerOptions, Outcome};
+
+use crate::{
+    config::{
+        plugins,
+        serve::{ServeConfig, prepare},
+    },
+    server::{
+        Running, Server, StartKind,
+        tests::{code, options, produce, start},
+    },
+};
 
 /// A guest that passes everything, and a second version of it: the same code, another digest.
 fn guest(version: u8) -> Vec<u8> {
