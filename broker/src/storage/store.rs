@@ -2,7 +2,10 @@
 //! files there.
 
 use std::{
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     thread::JoinHandle,
     time::Duration,
 };
@@ -23,6 +26,9 @@ use super::{
 /// Starts a checkpoint object: then u64 LSN, u32 CRC-32C of the LSN and the state, the state.
 const CHECKPOINT_MAGIC: [u8; 4] = *b"TGC1";
 const CHECKPOINT_HEAD_BYTES: usize = 16;
+/// A checkpoint is asked for when the log has grown by this many times the last one: writing state must stay a small part
+/// of writing records.
+const CHECKPOINT_GROWTH: u64 = 2;
 /// On a full disk consolidation waits this long before it tries again.
 const RETRY_DELAY: Duration = Duration::from_secs(5);
 
@@ -36,6 +42,9 @@ pub(crate) struct Store {
     /// The manifest's segments, for readers.
     listed: ArcSwap<Vec<SegmentRef>>,
     segments: Segments,
+    /// Bytes that left the WAL since the last checkpoint, and bytes of that.
+    grown_bytes: AtomicU64,
+    checkpoint_bytes: AtomicU64,
 }
 
 impl Store {
@@ -46,7 +55,9 @@ impl Store {
     pub(crate) fn open(shard: u16, objects: Objects) -> Result<Self, StorageError> {
         let current = Current::load(&objects)?;
         let listed = ArcSwap::from_pointee(current.manifest.segments.clone());
-        Ok(Self { shard, objects, current: Mutex::new(current), listed, segments: Segments::default() })
+        let (segments, current) = (Segments::default(), Mutex::new(current));
+        let (grown_bytes, checkpoint_bytes) = Default::default();
+        Ok(Self { shard, objects, current, listed, segments, grown_bytes, checkpoint_bytes })
     }
 
     fn current(&self) -> MutexGuard<'_, Current> {
@@ -96,6 +107,8 @@ impl Store {
         let mut head = Vec::from(CHECKPOINT_MAGIC);
         head.extend_from_slice(&lsn.to_le_bytes());
         head.extend_from_slice(&crc.to_le_bytes());
+        self.grown_bytes.store(0, Ordering::Relaxed);
+        self.checkpoint_bytes.store(state.len() as u64, Ordering::Relaxed);
         let object = format!("{CHECKPOINTS}/{lsn:016}-{:016}", current.number);
         self.objects.create(&object, [Bytes::from(head), state].into_iter().collect())?;
         let mut manifest = current.manifest.clone();
@@ -125,11 +138,19 @@ impl Store {
             current.replace(&self.objects, manifest)?;
             self.listed.store(Arc::new(current.manifest.segments.clone()));
         }
-        drop((current, file));
+        drop(current);
+        self.grown_bytes.fetch_add(file.bytes, Ordering::Relaxed);
+        drop(file);
         if let Some(retired) = wal.retire_oldest() {
             spares.recycle(retired);
         }
         Ok(Some(next_lsn))
+    }
+
+    /// Whether a checkpoint now is worth its bytes.
+    fn checkpoint_pays(&self) -> bool {
+        let last = self.checkpoint_bytes.load(Ordering::Relaxed);
+        self.grown_bytes.load(Ordering::Relaxed) >= last.saturating_mul(CHECKPOINT_GROWTH)
     }
 
     /// Reads frames that touch a wanted topic, from the segment that holds an LSN. `None` if none does.
@@ -240,7 +261,8 @@ impl Shared {
             let done = self.store.consolidate(&self.wal, self.full_max, &self.spares);
             state = self.lock();
             match done {
-                Ok(Some(_)) => self.checkpoint_wanted.notify_one(),
+                Ok(Some(_)) if self.store.checkpoint_pays() => self.checkpoint_wanted.notify_one(),
+                Ok(Some(_)) => {}
                 Ok(None) => state.look = false,
                 Err(error) if error.is_full() => {
                     tracing::warn!(%error, "cannot move a WAL file into a segment; trying again");

@@ -96,3 +96,36 @@ async fn what_is_refused_changes_nothing() {
     }
     assert_eq!(world.put(&[("a", "k", "2")]).await.runs, [appended(0, 1, &[2])]);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn counters_kept_by_conditions_from_many_tasks_lose_no_step() {
+    let world = Arc::new(World::new());
+    let count = async |world: Arc<World>, key: &'static str| {
+        let mut version = 0;
+        for _ in 0..50 {
+            loop {
+                match world.shard.append(on(&world, key, Expect::Version(version))) {
+                    Ok(ticket) => {
+                        ticket.durable().await.unwrap();
+                        version += 1;
+                        break;
+                    }
+                    Err(Refusal::Conflict { version: stands, wait, .. }) => {
+                        wait.durable().await.unwrap();
+                        assert!(stands > version, "only a version that was passed is refused");
+                        version = stands;
+                    }
+                    Err(other) => panic!("{other}"),
+                }
+            }
+        }
+    };
+    let tasks: Vec<_> = ["k", "l", "k", "l", "k", "l"].map(|key| tokio::spawn(count(Arc::clone(&world), key))).into();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(world.next_offset("a"), 300, "every success is one record");
+    for key in ["k", "l"] {
+        world.shard.append(on(&world, key, Expect::Version(150))).unwrap().durable().await.unwrap();
+    }
+}
