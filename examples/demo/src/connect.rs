@@ -11,6 +11,14 @@ pub(crate) async fn connect(addr: &str, data_dir: &Path, name: &str) -> Result<C
     Connection::connect(options(addr, data_dir, name)?).await.with_context(|| format!("cannot connect to {addr}"))
 }
 
+/// The same, for a client whose broker will be killed and says no goodbye: silence is noticed within seconds.
+pub(crate) async fn connect_watchful(addr: &str, data_dir: &Path, name: &str) -> Result<Connection> {
+    let mut options = options(addr, data_dir, name)?;
+    options.timeouts.keep_alive = Duration::from_millis(500);
+    options.timeouts.idle = Duration::from_secs(3);
+    Connection::connect(options).await.with_context(|| format!("cannot connect to {addr}"))
+}
+
 /// The same with the admin token from there.
 pub(crate) async fn connect_as_admin(addr: &str, data_dir: &Path) -> Result<Connection> {
     let path = data_dir.join("dev/admin-token");
@@ -25,8 +33,5 @@ fn options(addr: &str, data_dir: &Path, name: &str) -> Result<ConnectOptions> {
         CertificateDer::from_pem_file(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let mut options = ConnectOptions::new(addr, Trust::Pinned(certificate));
     options.client_name = name.to_owned();
-    // A killed broker says no goodbye: notice within seconds.
-    options.timeouts.keep_alive = Duration::from_millis(500);
-    options.timeouts.idle = Duration::from_secs(3);
     Ok(options)
 }

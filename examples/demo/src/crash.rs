@@ -33,7 +33,7 @@ pub(crate) async fn run(
 ) -> Result<Broker> {
     report.section("4. Kill the broker (SIGKILL) in the middle of producing, and start it again");
     let addr = broker.addr.clone();
-    let connection = connect::connect(&addr, &program.data_dir, "demo-producer-2").await?;
+    let connection = connect::connect_watchful(&addr, &program.data_dir, "demo-producer-2").await?;
     let load = Load::start(&connection, values.to_vec(), swapped.next_id).await?;
     let enough = ROUNDS * values.len() as u64;
     wait(&load, enough, report).await?;

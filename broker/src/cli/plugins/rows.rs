@@ -128,7 +128,6 @@ pub(super) struct Change {
     digest: String,
     previous_digest: String,
     clients_connected: u32,
-    clients_dropped: u32,
     topics: Vec<From>,
     #[serde(skip)]
     undo: Option<String>,
@@ -153,7 +152,6 @@ impl Change {
             digest: activated.digest,
             previous_digest: activated.previous_digest,
             clients_connected: activated.clients,
-            clients_dropped: 0,
             topics,
             undo: plugin.map(|name| format!("tidegate plugins rollback {name}")),
         }
@@ -180,7 +178,8 @@ impl Display for Change {
                 }
             }
         }
-        write!(f, " · {} clients dropped · generation {}", self.clients_dropped, self.generation)?;
+        // The contract of `Activated`: none of the clients it counts was disconnected for the change.
+        write!(f, " · 0 clients dropped · generation {}", self.generation)?;
         self.undo.as_ref().map_or(Ok(()), |undo| write!(f, " (rollback: {undo})"))
     }
 }
