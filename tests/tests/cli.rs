@@ -111,7 +111,8 @@ fn plugins_are_swapped_rolled_back_and_checked() {
         let swap = format!("plugins swap stamp {}", new.to_str().unwrap());
         let swapped = ends(&site, &broker, 0, &swap).await.stdout;
         let undo = "(rollback: tidegate plugins rollback stamp)";
-        assert_eq!(swapped, format!("live from t/a@1 · 0 clients dropped · generation 2 {undo}\n"));
+        // The command itself is the only client.
+        assert_eq!(swapped, format!("live from t/a@1 · clients connected: 1 · generation 2 {undo}\n"));
         let refused = ends(&site, &broker, 1, &format!("{swap} --based-on 1")).await;
         assert!(refused.stderr.starts_with("GENERATION_CHANGED: "), "{refused:?}");
         let plugins = objects(&ends(&site, &broker, 0, "plugins --output json").await);

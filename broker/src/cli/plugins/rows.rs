@@ -178,8 +178,8 @@ impl Display for Change {
                 }
             }
         }
-        // The contract of `Activated`: none of the clients it counts was disconnected for the change.
-        write!(f, " · 0 clients dropped · generation {}", self.generation)?;
+        // Counted when the change was live: a change disconnects nobody.
+        write!(f, " · clients connected: {} · generation {}", self.clients_connected, self.generation)?;
         self.undo.as_ref().map_or(Ok(()), |undo| write!(f, " (rollback: {undo})"))
     }
 }
@@ -276,7 +276,7 @@ mod tests {
     fn a_swap_says_where_it_is_live_and_how_to_undo_it() {
         assert_eq!(
             Change::new(activated(&[("github/push", 81220)]), Some("mask")).to_string(),
-            "live from github/push@81220 · 0 clients dropped · generation 12 (rollback: tidegate plugins rollback mask)"
+            "live from github/push@81220 · clients connected: 3 · generation 12 (rollback: tidegate plugins rollback mask)"
         );
         let many: Vec<(&str, u64)> = ["a", "b", "c", "d", "e", "f"].into_iter().map(|name| (name, 1)).collect();
         assert!(
