@@ -306,12 +306,12 @@ impl Broker {
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
     }
 
-    /// One number of `/metrics`: the sum over all series whose name and labels contain every text.
-    pub async fn metric(&self, texts: &[&str]) -> f64 {
+    /// One number of `/metrics`: the sum over all series of a name whose labels contain a text.
+    pub async fn metric(&self, name: &str, labels: &str) -> f64 {
         let body = http::get(self.http, "/metrics").await.unwrap().body;
-        let series = body.lines().filter(|line| !line.starts_with('#'));
-        let wanted = series.filter(|line| texts.iter().all(|text| line.contains(text)));
-        wanted.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+        let series = body.lines().filter_map(|line| line.strip_prefix(name));
+        let wanted = series.filter(|rest| rest.starts_with([' ', '{']) && rest.contains(labels));
+        wanted.filter_map(|rest| rest.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }
 }
 

@@ -272,8 +272,12 @@ impl Client {
     /// A typed error of the stream. A failure of the batch is in the ack.
     pub async fn produce(&self, head: ProduceHead, records: &[Send]) -> Result<ProduceAck, Refused> {
         let mut producing = self.producer().await?;
-        producing.push(&head, &body(records)).await?;
-        producing.ack().await
+        // Whoever refuses a frame need not read it whole: the answer says more than the failed write.
+        let pushed = producing.push(&head, &body(records)).await;
+        match producing.ack().await {
+            Err(Refused::Closed(_)) if pushed.is_err() => Err(pushed.unwrap_err()),
+            answer => answer,
+        }
     }
 
     /// One batch that must be admitted.
@@ -308,14 +312,18 @@ impl Client {
         Ok(Fetching { _send: send, receive, cursor: String::new() })
     }
 
-    /// Everything of a pattern from the start to the durable end.
+    /// Everything of a pattern from the start to the durable end. A topic that does not exist holds nothing.
     ///
     /// # Panics
     /// If the read fails.
     pub async fn all(&self, pattern: &str) -> Vec<Fetched> {
         let open =
             OpenFetch { pattern: pattern.to_owned(), start: Some(wire::Start::Earliest(true)), ..OpenFetch::default() };
-        self.fetch(open).await.unwrap().rest().await.unwrap_or_else(|error| panic!("read of {pattern}: {error:?}"))
+        match self.fetch(open).await.unwrap().rest().await {
+            Ok(records) => records,
+            Err(Refused::Failure(failure)) if code(&failure) == Code::TopicUnknown => Vec::new(),
+            Err(refused) => panic!("read of {pattern}: {refused:?}"),
+        }
     }
 
     /// A producer id from the broker.

@@ -134,7 +134,8 @@ fn sequences_are_dense_fenced_and_expire() {
         let client = Client::new(broker.addr).await;
         let id = client.producer_id().await;
         let one = [Send::new("t", "x")];
-        assert_eq!(code(&client.refused(stamp(id, 0, 5), &one).await), Code::SequenceGap);
+        // Small holes are normal (a refused batch leaves one); who skips more than the window has lost batches.
+        assert_eq!(code(&client.refused(stamp(id, 0, 2_000), &one).await), Code::SequenceGap);
         let mut stream = client.producer().await.unwrap();
         let body = raw::body(&one);
         let sends = 1100;
@@ -148,7 +149,7 @@ fn sequences_are_dense_fenced_and_expire() {
         for _ in 0..16 {
             assert!(stream.ack().await.unwrap().failure.is_none());
         }
-        assert_eq!(code(&client.refused(stamp(id, 0, sends + 1), &one).await), Code::SequenceGap);
+        assert_eq!(code(&client.refused(stamp(id, 0, sends + 2_000), &one).await), Code::SequenceGap);
         assert_eq!(code(&client.refused(stamp(id, 0, 0), &one).await), Code::SequenceExpired);
         let known = client.produce(stamp(id, 0, sends - 1000), &one).await.unwrap();
         assert_eq!((known.duplicate, offsets(&known)), (true, vec![sends - 1000]));

@@ -186,10 +186,12 @@ fn random_bytes_on_many_streams_cost_no_memory() {
             let answer = throw(&client, &bytes, true).await;
             assert!(!matches!(answer, Ok(raw::Heard::Batch(..))), "{answer:?}");
         }
-        // Frames that claim much and bring nothing: the broker must not set the memory aside.
+        // Frames that claim much and bring nothing: the broker must not set the memory aside, and only the client that
+        // claims waits for it.
         let mut open = Vec::new();
+        let claimer = Client::new(broker.addr).await;
         for _ in 0..100 {
-            let (mut send, receive) = client.open().await.unwrap();
+            let (mut send, receive) = claimer.open().await.unwrap();
             send.write_all(&control(ClientBody::OpenProduce(wire::OpenProduce {}))).await.unwrap();
             send.write_all(&[0xff, 0xff, 0x7f, 0x00, 2]).await.unwrap();
             open.push((send, receive));
@@ -404,12 +406,16 @@ fn cursors_and_offsets_that_lead_nowhere() {
 fn what_needs_the_admin_credential() {
     test(LIMIT, async {
         let site = Site::new();
+        site.allow_log("change of plugins refused");
         let broker = site.start().await;
         let client = Client::new(broker.addr).await;
         assert!(!client.welcome.admin);
-        let swap = wire::PluginSwap { name: "x".into(), component: vec![0; 100_000], based_on: 0 };
+        let swap = |bytes| wire::PluginSwap { name: "x".into(), component: vec![0; bytes], based_on: 0 };
+        // Whoever is no admin may not even send a component.
+        let large = client.ask(ClientBody::PluginSwap(swap(100_000))).await.unwrap_err();
+        assert_eq!(large.code(), Code::FrameTooLarge);
         for (what, body) in [
-            ("swap", ClientBody::PluginSwap(swap)),
+            ("swap", ClientBody::PluginSwap(swap(1_000))),
             ("rollback", ClientBody::PluginRollback(wire::PluginRollback { name: "x".into(), based_on: 0 })),
             ("reload", ClientBody::Reload(wire::Reload { based_on: 0 })),
             ("reserved topics", ClientBody::TopicList(wire::TopicList { reserved: true, ..Default::default() })),

@@ -17,6 +17,7 @@ use crate::{
     config::{
         plugins::TENANT_DEFAULT,
         serve::{self, ServeConfig},
+        units,
     },
     server::{Running, Server, StartError, StartKind},
 };
@@ -60,6 +61,14 @@ pub(super) struct Args {
     /// Keep the log in memory only. Everything is lost at the end: for tests and measurements.
     #[arg(long)]
     memory: bool,
+
+    /// Length of a file of the write-ahead log, 64KiB to 1GiB. A batch must fit into one.
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = units::bytes)]
+    wal_file_size: u64,
+
+    /// Newest records kept in memory, so that readers that are caught up need no disk.
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = units::bytes)]
+    tail_size: u64,
 
     /// What is logged to standard error: a level (error, warn, info, debug, trace) or TARGET=LEVEL, with commas between.
     #[arg(long, value_name = "FILTER", default_value = "info", env = "TIDEGATE_LOG")]
@@ -115,6 +124,8 @@ fn flags(args: Args, connect: &ConnectArgs) -> Result<ServeConfig, Error> {
         certificate: args.tls_cert.zip(args.tls_key),
         create_topics: !args.no_create_topics,
         memory: args.memory,
+        wal_file_bytes: args.wal_file_size,
+        tail_bytes: args.tail_size,
         ..ServeConfig::default()
     })
 }

@@ -10,7 +10,7 @@ mod dev;
 mod document;
 pub mod plugins;
 pub mod serve;
-mod units;
+pub(crate) mod units;
 
 use std::path::Path;
 

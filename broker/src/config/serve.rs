@@ -39,6 +39,10 @@ pub struct ServeConfig {
     pub create_topics: bool,
     /// Keeps the log in memory only: for tests and measurements. Everything is lost at the end.
     pub memory: bool,
+    /// Length of a WAL file: 64 KiB to 1 GiB, a multiple of 4 KiB. A batch must fit into one. Default 64 MiB.
+    pub wal_file_bytes: u64,
+    /// Bytes of the newest records kept in memory, for readers that are caught up. Default 64 MiB.
+    pub tail_bytes: u64,
     /// What clients may send.
     pub limits: Limits,
 }
@@ -54,6 +58,8 @@ impl Default for ServeConfig {
             certificate: None,
             create_topics: true,
             memory: false,
+            wal_file_bytes: 64 << 20,
+            tail_bytes: 64 << 20,
             limits: Limits::default(),
         }
     }
@@ -95,6 +101,8 @@ pub fn prepare_with(
     Ok(server::Config {
         data_dir: config.data_dir.clone(),
         memory: config.memory,
+        wal_file_bytes: config.wal_file_bytes,
+        tail_bytes: usize::try_from(config.tail_bytes).unwrap_or(usize::MAX),
         listen: config.listen,
         http: config.http,
         certificate: server::Certificate { chain, key },

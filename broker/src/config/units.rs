@@ -21,7 +21,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// A number of bytes: a whole number and one of `B`, `KiB`, `MiB`, `GiB` (powers of 1024) or `kB`, `MB`, `GB` (of 1000).
-pub(super) fn bytes(text: &str) -> Result<u64, String> {
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text)?;
     let factor: u64 = match unit {
         "B" => 1,

@@ -136,13 +136,27 @@ fn componentise<'a>(
         }
         _ => return Err(not("the file is not WebAssembly")),
     }
-    let refused = |reason: String| LoadError::Componentise { plugin: plugin.to_owned(), reason };
-    let mut encoder = wit_component::ComponentEncoder::default();
-    let named = |reason: String| {
-        foreign_import(engine, plugin, bytes).unwrap_or_else(|| refused(cut(&reason, 1024).to_owned()))
+    let refused =
+        |reason: &str| LoadError::Componentise { plugin: plugin.to_owned(), reason: cut(reason, 1024).to_owned() };
+    // The encoder takes its input for a whole module: it indexes by the lengths it finds there.
+    wasmtime::Module::validate(engine, bytes).map_err(|error| refused(&format!("{error:#}")))?;
+    encode(bytes)
+        .map(Into::into)
+        .map_err(|reason| foreign_import(engine, plugin, bytes).unwrap_or_else(|| refused(&reason)))
+}
+
+/// Validation does not look into custom sections, and the component type is one. The encoder may panic on a damaged one; it
+/// holds nothing of ours, so the panic ends with it.
+fn encode(module: &[u8]) -> Result<Vec<u8>, String> {
+    let encode = || {
+        let mut encoder = wit_component::ComponentEncoder::default();
+        encoder.module(module)?;
+        encoder.validate(true).encode()
     };
-    encoder.module(bytes).map_err(|error| named(format!("{error:#}")))?;
-    encoder.validate(true).encode().map(Into::into).map_err(|error| named(format!("{error:#}")))
+    match std::panic::catch_unwind(encode) {
+        Ok(encoded) => encoded.map_err(|error| format!("{error:#}")),
+        Err(_) => Err("its component type cannot be read".to_owned()),
+    }
 }
 
 /// A core module that imports from outside our package cannot become a component; the encoder's words are about its own

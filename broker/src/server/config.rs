@@ -17,6 +17,10 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// The log lives in memory only.
     pub memory: bool,
+    /// Length of a WAL file; see `storage::Config`.
+    pub wal_file_bytes: u64,
+    /// Bytes of the last frames kept in memory; see `storage::Config`.
+    pub tail_bytes: usize,
     /// Address for clients (UDP). Port 0 = a free one.
     pub listen: SocketAddr,
     /// Address for health and metrics (TCP); `None` = not served.

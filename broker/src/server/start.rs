@@ -198,6 +198,8 @@ fn open(config: &Config) -> Result<Opened, StartError> {
         wal: if config.memory { WalKind::Memory } else { WalKind::Local },
         // The byte budget is what slows clients down; the queue behind it takes what a chain may add.
         queue_bytes_max: config.bounds.produce_bytes_max.saturating_mul(QUEUE_TIMES),
+        wal_file_bytes: config.wal_file_bytes,
+        tail_bytes: config.tail_bytes,
         ..storage::Config::new(&config.data_dir)
     };
     let shard = Shard::open(shard::Config::default(), storage, Arc::clone(&disk), Arc::clone(&config.clock))?;
