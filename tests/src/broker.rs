@@ -371,7 +371,7 @@ pub fn binary() -> PathBuf {
 /// # Panics
 /// If it was not built.
 pub fn component(name: &str) -> PathBuf {
-    let path = crate::target_dir().join("plugins").join(format!("{name}.wasm"));
+    let path = repository().join("target/plugins").join(format!("{name}.wasm"));
     assert!(path.is_file(), "{} is missing: run `cargo xtask guests` first (`cargo verify` does)", path.display());
     path
 }

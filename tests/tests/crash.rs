@@ -124,7 +124,12 @@ fn a_broker_that_acks_without_fdatasync_is_found_out() {
 #[test]
 fn a_broker_that_acks_one_group_before_its_fdatasync_is_found_out() {
     test(Duration::from_secs(120), async {
-        let problems = mutant(Fsync::Late).await;
-        assert!(problems.iter().any(|problem| problem.starts_with("lost")), "{problems:?}");
+        // Only a kill between an ack and the next group's sync shows it: most do, not every one.
+        for _ in 0..20 {
+            if mutant(Fsync::Late).await.iter().any(|problem| problem.starts_with("lost")) {
+                return;
+            }
+        }
+        panic!("twenty power cuts lost nothing under a disk that syncs one group late");
     });
 }

@@ -34,7 +34,8 @@ pub(crate) fn run() -> Result<(), String> {
     steps::must(&mut cargo)?;
 
     let built = folder.join(TARGET).join("guest");
-    let plugins = steps::target().join("plugins");
+    // Wherever cargo builds: `plugins.toml` names them by this path.
+    let plugins = steps::root().join("target").join("plugins");
     fs::create_dir_all(&plugins).map_err(|error| at(&plugins, &error))?;
     println!("{:>9}  {:8}  plugin", "KiB", "");
     for package in &packages {

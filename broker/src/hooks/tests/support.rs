@@ -55,9 +55,8 @@ pub(super) fn runtime(config: Config) -> Runtime {
 
 /// A guest that `cargo xtask guests` built.
 pub(super) fn guest(name: &str) -> Vec<u8> {
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target")), PathBuf::from);
-    let path = target.join("plugins").join(name).with_extension("wasm");
+    let plugins = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/plugins"));
+    let path = plugins.join(name).with_extension("wasm");
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}: run `cargo xtask guests` first", path.display()))
 }
 
