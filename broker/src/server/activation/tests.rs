@@ -1,6 +1,6 @@
 //! Plugins that change while a broker runs, and over its restarts. Guests are built by `cargo xtask guests`.
 
-use std::{net::Ipv4Addr, path::PathBuf};
+use std::net::Ipv4Addr;
 
 use bytes::Bytes;
 use tidegate_client::{Code, Connection, ConsumerOptions, Outcome};
