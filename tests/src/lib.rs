@@ -21,6 +21,7 @@ pub mod forgetful;
 pub mod http;
 pub mod ledger;
 pub mod raw;
+pub mod relay;
 pub mod wait;
 pub mod workload;
 

@@ -2,11 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests, on the real clock")]
 
-use std::{
-    net::SocketAddr,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tidegate_protocol::wire::{OpenFetch, ProduceHead, Start};
@@ -14,9 +10,10 @@ use tidegate_tests::{
     broker::Site,
     ledger::gaps,
     raw::{self, Client, Login, Part, Send},
+    relay::Relay,
     wait::{count, test, until, within},
 };
-use tokio::{net::UdpSocket, task::JoinHandle, time::timeout};
+use tokio::time::timeout;
 
 const LIMIT: Duration = Duration::from_secs(150);
 const MIB: u64 = 1 << 20;
@@ -107,39 +104,6 @@ fn a_producer_that_reads_no_acks_is_held_back() {
     });
 }
 
-/// Carries datagrams between a client and the broker, until it is dropped: then the client has vanished without a word.
-struct Relay {
-    addr: SocketAddr,
-    task: JoinHandle<()>,
-}
-
-impl Relay {
-    async fn new(broker: SocketAddr) -> Self {
-        let front = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
-        let back = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
-        back.connect(broker).await.unwrap();
-        let addr = front.local_addr().unwrap();
-        let task = tokio::spawn(async move {
-            let (mut out, mut home) = (vec![0; 65_536], vec![0; 65_536]);
-            let mut client = None;
-            loop {
-                tokio::select! {
-                    Ok((bytes, from)) = front.recv_from(&mut out) => {
-                        client = Some(from);
-                        drop(back.send(&out[..bytes]).await);
-                    }
-                    Ok(bytes) = back.recv(&mut home) => {
-                        if let Some(client) = client {
-                            drop(front.send_to(&home[..bytes], client).await);
-                        }
-                    }
-                }
-            }
-        });
-        Self { addr, task }
-    }
-}
-
 #[test]
 fn half_open_connections_do_not_pile_up() {
     test(LIMIT, async {
@@ -166,7 +130,7 @@ fn half_open_connections_do_not_pile_up() {
             let client = Client::new(relay.addr).await;
             client.put(&[Send::new("t", "x")]).await;
             let follower = client.fetch(follow("t")).await.unwrap();
-            relay.task.abort();
+            drop(relay);
             vanished.push((client, follower));
         }
         for (_, connection, _) in &silent {
