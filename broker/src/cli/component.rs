@@ -6,9 +6,9 @@ use std::{
 };
 
 use serde::Serialize;
-use wit_component::ComponentEncoder;
 
 use super::{Error, Output, exit};
+use crate::hooks::component_of;
 
 /// Arguments of `plugin component`.
 #[derive(Debug, clap::Args)]
@@ -26,7 +26,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<u8, Error> {
     if is_component(&module) {
         return Err(Error::Usage(format!("{} is a component already: use it as it is", args.input.display())));
     }
-    let component = encode(&module)
+    let component = component_of(&module)
         .map_err(|reason| Error::Usage(format!("{} does not become a component: {reason}", args.input.display())))?;
     replace(&args.out, &component)?;
     output.row(&Made {
@@ -43,12 +43,6 @@ const COMPONENT_PREFIX: [u8; 8] = *b"\0asm\x0d\0\x01\0";
 
 fn is_component(bytes: &[u8]) -> bool {
     bytes.starts_with(&COMPONENT_PREFIX)
-}
-
-fn encode(module: &[u8]) -> Result<Vec<u8>, String> {
-    let mut encoder = ComponentEncoder::default();
-    encoder.validate(true).module(module).map_err(|error| format!("{error:#}"))?;
-    encoder.encode().map_err(|error| format!("{error:#}"))
 }
 
 /// Writes beside the target and renames, so that nobody ever reads half a file.
@@ -92,7 +86,7 @@ mod tests {
 
     #[test]
     fn what_is_no_module_is_refused() {
-        assert!(encode(b"hello").is_err());
+        assert!(component_of(b"hello").is_err());
         assert!(is_component(b"\0asm\x0d\0\x01\0rest"));
         assert!(!is_component(b"\0asm\x01\0\0\0rest"));
     }

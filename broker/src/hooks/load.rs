@@ -15,6 +15,7 @@ use super::{
     abi::{self, names},
     cache::Cache,
     capabilities,
+    encode::{self, EncodeError},
     error::cut,
     grants::Grants,
     guest::Guest,
@@ -106,11 +107,10 @@ fn compiled(parts: &Parts, plugin: &str, hex: &str, bytes: &[u8]) -> Result<(Com
     let engine = &parts.engine.wasmtime;
     let compile = || {
         let component = componentise(engine, plugin, bytes)?;
-        let refused = |error: wasmtime::Error| LoadError::Compile {
-            plugin: plugin.to_owned(),
-            reason: cut(&format!("{error:#}"), 1024).to_owned(),
-        };
-        Component::new(engine, &component).map_err(refused)
+        let refused =
+            |reason: String| LoadError::Compile { plugin: plugin.to_owned(), reason: cut(&reason, 1024).to_owned() };
+        let made = encode::on_large_stack(|| Component::new(engine, &component)).map_err(refused)?;
+        made.map_err(|error| refused(format!("{error:#}")))
     };
     match &parts.cache {
         Some(cache) => Cache::load(cache, engine, hex, compile),
@@ -129,34 +129,29 @@ fn componentise<'a>(
         return Err(not("the file has less than 8 bytes"));
     };
     match head {
-        b"\0asm\x0d\0\x01\0" => return Ok(bytes.into()),
+        b"\0asm\x0d\0\x01\0" => {
+            encode::check_nesting(bytes).map_err(|reason| LoadError::Compile { plugin: plugin.to_owned(), reason })?;
+            return Ok(bytes.into());
+        }
         b"\0asm\x01\0\0\0" => {}
         [b'\0', b'a', b's', b'm', ..] => {
             return Err(not("the file is WebAssembly of a version that is not known here"));
         }
         _ => return Err(not("the file is not WebAssembly")),
     }
-    let refused =
-        |reason: &str| LoadError::Componentise { plugin: plugin.to_owned(), reason: cut(reason, 1024).to_owned() };
-    // The encoder takes its input for a whole module: it indexes by the lengths it finds there.
-    wasmtime::Module::validate(engine, bytes).map_err(|error| refused(&format!("{error:#}")))?;
-    encode(bytes)
-        .map(Into::into)
-        .map_err(|reason| foreign_import(engine, plugin, bytes).unwrap_or_else(|| refused(&reason)))
-}
-
-/// Validation does not look into custom sections, and the component type is one. The encoder may panic on a damaged one; it
-/// holds nothing of ours, so the panic ends with it.
-fn encode(module: &[u8]) -> Result<Vec<u8>, String> {
-    let encode = || {
-        let mut encoder = wit_component::ComponentEncoder::default();
-        encoder.module(module)?;
-        encoder.validate(true).encode()
-    };
-    match std::panic::catch_unwind(encode) {
-        Ok(encoded) => encoded.map_err(|error| format!("{error:#}")),
-        Err(_) => Err("its component type cannot be read".to_owned()),
-    }
+    encode::component_of(bytes).map(Into::into).map_err(|error| {
+        let plugin = || plugin.to_owned();
+        match error {
+            EncodeError::Import(import) if import.starts_with("wasi:") => LoadError::Wasi { plugin: plugin(), import },
+            EncodeError::Import(found) | EncodeError::Export(found) if found.starts_with(names::PACKAGE) => {
+                LoadError::Version { plugin: plugin(), found }
+            }
+            EncodeError::Import(import) => LoadError::UnknownImport { plugin: plugin(), import },
+            EncodeError::Export(_) => LoadError::World { plugin: plugin(), what: error.to_string() },
+            EncodeError::Module(reason) => foreign_import(engine, &plugin(), bytes)
+                .unwrap_or_else(|| LoadError::Componentise { plugin: plugin(), reason: cut(&reason, 1024).to_owned() }),
+        }
+    })
 }
 
 /// A core module that imports from outside our package cannot become a component; the encoder's words are about its own

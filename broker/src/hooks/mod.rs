@@ -14,6 +14,7 @@ mod abi;
 mod cache;
 mod capabilities;
 mod chain;
+mod encode;
 mod engine;
 mod error;
 mod frame;
@@ -40,6 +41,7 @@ use tidegate_protocol::{limits::Limits, stored::StoredFrame};
 
 pub use self::{
     cache::CodeSource,
+    encode::{EncodeError, component_of},
     error::{FaultKind, HookError, LoadError, RuntimeError},
     generation::{Generation, PositionInfo},
     grants::{Grant, GrantError},
