@@ -2,11 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use std::{fs, time::Duration};
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Write as _},
+    process::{Child, ChildStdout, Command, Stdio},
+    time::Duration,
+};
 
 use serde_json::Value;
 use tidegate_tests::{
-    broker::{Broker, Ended, Site},
+    broker::{Broker, Ended, Site, binary},
     wait::test,
 };
 
@@ -50,6 +55,57 @@ fn what_is_produced_is_consumed() {
         assert_eq!((&results[1]["line"], &results[1]["offset"]), (&3.into(), &3.into()));
         let topics = objects(&ends(&site, &broker, 0, "topics --output json").await);
         assert_eq!((&topics[0]["topic"], &topics[0]["next_offset"]), (&"a/b".into(), &4.into()));
+        broker.drain().await;
+    });
+}
+
+/// `tidegate produce TOPIC --output json` with a standard input that stays open.
+fn feed(site: &Site, broker: &Broker, topic: &str) -> (Child, BufReader<ChildStdout>) {
+    let mut command = Command::new(binary());
+    command.args(["produce", topic, "--output", "json", "--addr", &broker.addr.to_string(), "--data-dir"]);
+    command.arg(site.data()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let out = BufReader::new(child.stdout.take().unwrap());
+    (child, out)
+}
+
+#[test]
+fn a_live_feed_is_answered_while_it_pauses() {
+    test(LIMIT, async {
+        let site = Site::new();
+        let broker = site.start().await;
+        let (mut child, mut out) = feed(&site, &broker, "live");
+        let answer = tokio::task::spawn_blocking(move || {
+            child.stdin.as_mut().unwrap().write_all(b"1\n").unwrap();
+            let mut line = String::new();
+            // Standard input is still open: only an answer that is told as it comes ends this.
+            out.read_line(&mut line).unwrap();
+            drop(child.stdin.take());
+            assert!(child.wait().unwrap().success());
+            line
+        });
+        let line: Value = serde_json::from_str(&answer.await.unwrap()).unwrap();
+        assert_eq!((&line["status"], &line["offset"]), (&"appended".into(), &0.into()));
+        broker.drain().await;
+    });
+}
+
+#[test]
+fn a_reader_that_leaves_does_not_cut_the_input() {
+    test(LIMIT, async {
+        let site = Site::new();
+        let broker = site.start().await;
+        let (mut child, out) = feed(&site, &broker, "cut");
+        let sent = tokio::task::spawn_blocking(move || {
+            drop(out);
+            let text: String = (0..20_000).map(|n| format!("{n}\n")).collect();
+            child.stdin.as_mut().unwrap().write_all(text.as_bytes()).unwrap();
+            drop(child.stdin.take());
+            child.wait().unwrap().success()
+        });
+        assert!(sent.await.unwrap());
+        let topics = objects(&ends(&site, &broker, 0, "topics cut --output json").await);
+        assert_eq!(topics[0]["next_offset"], 20_000);
         broker.drain().await;
     });
 }

@@ -4,7 +4,7 @@
 //! the two; they hand rows over.
 
 use std::{
-    fmt::Display,
+    fmt::{Display, Write as _},
     io::{self, BufWriter, Write},
 };
 
@@ -150,10 +150,13 @@ impl Bytes<'_> {
 }
 
 impl Display for Bytes<'_> {
-    /// Text as it is, other bytes as `base64:…`.
+    /// Text on one line, with control characters escaped so that data cannot drive the terminal; other bytes as `base64:…`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.encoded() {
-            (text, None) => f.write_str(&text),
+            (text, None) => text.chars().try_for_each(|c| match c {
+                c if c.is_control() => write!(f, "{}", c.escape_default()),
+                c => f.write_char(c),
+            }),
             (text, Some(marker)) => write!(f, "{marker}:{text}"),
         }
     }
@@ -174,5 +177,6 @@ mod tests {
         assert_eq!(Bytes(b"k\xc3\xa4").encoded(), ("kä".to_owned(), None));
         assert_eq!(Bytes(b"\xff\x00").encoded(), ("/wA=".to_owned(), Some("base64")));
         assert_eq!(Bytes(b"\xff\x00").to_string(), "base64:/wA=");
+        assert_eq!(Bytes(b"a\nd\x1b[31m").to_string(), "a\\nd\\u{1b}[31m");
     }
 }

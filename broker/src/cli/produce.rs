@@ -100,6 +100,8 @@ struct Waiting {
 
 /// Records without an answer; behind them reading waits. The producer bounds bytes, this bounds what is kept of each.
 const WAITING_MAX: usize = 20_000;
+/// Answers are told at the latest so long after they came.
+const FLUSH_INTERVAL: Duration = Duration::from_millis(200);
 
 impl Job<'_> {
     /// Sends lines as they come, and tells answers in the order of the lines.
@@ -107,6 +109,8 @@ impl Job<'_> {
         let mut waiting: VecDeque<Waiting> = VecDeque::new();
         // The input ended, well or not; answers to what was sent are told first.
         let mut ended: Option<Result<(), Error>> = None;
+        let mut flush = tokio::time::interval(FLUSH_INTERVAL);
+        flush.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let open = ended.is_none();
             tokio::select! {
@@ -116,6 +120,8 @@ impl Job<'_> {
                     let (line, key, outcome) = told.map_err(|error| self.connect.failed(&error))?;
                     self.teller.tell(line, key.as_deref(), &outcome)?;
                 }
+                // A feed that pauses still sees what became of its last lines.
+                _ = flush.tick(), if open || !waiting.is_empty() => self.teller.flush()?,
                 piece = lines.recv(), if open && waiting.len() < WAITING_MAX => match piece {
                     Some(Ok(piece)) => ended = self.send(piece, &mut waiting).await.err().map(Err),
                     Some(Err(error)) => ended = Some(Err(error)),

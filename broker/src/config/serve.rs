@@ -85,8 +85,14 @@ pub fn prepare_with(
     random: SharedRandom,
 ) -> Result<server::Config, ConfigError> {
     let principals = config.auth.as_deref().map(auth_file::load).transpose()?;
-    if principals.is_none() && !config.listen.ip().is_loopback() {
-        return Err(needs_auth(config));
+    if principals.is_none() {
+        let reachable = |address: &SocketAddr| !address.ip().is_loopback();
+        if reachable(&config.listen) {
+            return Err(needs_auth("listen", config.listen));
+        }
+        if let Some(http) = config.http.filter(reachable) {
+            return Err(needs_auth("http", http));
+        }
     }
     if let Some(path) = config.plugins.as_ref().filter(|path| !path.exists()) {
         return Err(ConfigError::of_file(path, "does not exist".to_owned()));
@@ -117,18 +123,17 @@ pub fn prepare_with(
     })
 }
 
-fn needs_auth(config: &ServeConfig) -> ConfigError {
+fn needs_auth(flag: &str, address: SocketAddr) -> ConfigError {
     let reason = format!(
-        "--listen {} is reachable from other machines, and no auth file says who may connect: \
-         add --auth auth.toml, or --listen 127.0.0.1:{}",
-        config.listen,
-        config.listen.port()
+        "--{flag} {address} is reachable from other machines, and no auth file says who may connect: \
+         add --auth auth.toml, or --{flag} 127.0.0.1:{}",
+        address.port()
     );
     ConfigError {
         file: "tidegate serve".to_owned(),
         line: None,
-        key: "listen".to_owned(),
-        value: config.listen.to_string(),
+        key: flag.to_owned(),
+        value: address.to_string(),
         reason,
         suggestion: None,
         keeps_running: false,
@@ -154,6 +159,13 @@ mod tests {
              connect: add --auth auth.toml, or --listen 127.0.0.1:4433."
         );
         assert!(!dir.path().join("data").exists(), "nothing was made for a configuration that does not hold");
+    }
+
+    #[test]
+    fn an_open_http_address_needs_an_auth_file_too() {
+        let http = Some(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 9464)));
+        let error = prepare(&ServeConfig { http, ..ServeConfig::default() }).expect_err("refused").to_string();
+        assert!(error.starts_with("tidegate serve: --http 0.0.0.0:9464 is reachable"), "{error}");
     }
 
     #[test]

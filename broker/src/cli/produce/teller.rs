@@ -17,12 +17,14 @@ pub(super) struct Teller<'a> {
     tally: Tally,
     /// The only record so far, appended: its place is told when it stays the only one.
     only: Option<Fate>,
+    /// Nobody reads the output any more: records go on being sent, in silence.
+    gone: bool,
 }
 
 impl<'a> Teller<'a> {
     /// For the records of one run.
     pub(super) fn new(args: &Args, output: &'a mut Output) -> Self {
-        Self { output, topic: args.topic.clone(), quiet: args.quiet, tally: Tally::default(), only: None }
+        Self { output, topic: args.topic.clone(), quiet: args.quiet, tally: Tally::default(), only: None, gone: false }
     }
 
     /// One record has its answer.
@@ -31,7 +33,7 @@ impl<'a> Teller<'a> {
         self.tally.count(&fate);
         let noteworthy = matches!(fate.status, REJECTED | DIVERTED);
         if !self.quiet && (self.output.is_json() || noteworthy) {
-            self.output.row(&fate)?;
+            self.say(|output| output.row(&fate))?;
         }
         self.only = Some(fate).filter(|fate| self.tally.sent == 1 && fate.status == APPENDED);
         Ok(())
@@ -41,17 +43,37 @@ impl<'a> Teller<'a> {
     pub(super) fn refused(&mut self, line: u64, rejection: &Rejection) -> Result<(), Error> {
         let fate = rejected(blank(line, REJECTED, &self.topic), rejection);
         if !self.quiet {
-            self.output.row(&fate)?
+            self.say(|output| output.row(&fate))?;
+        }
+        Ok(())
+    }
+
+    /// What was told so far reaches the reader now.
+    pub(super) fn flush(&mut self) -> Result<(), Error> {
+        self.say(Output::flush)
+    }
+
+    /// A reader that left stops the telling, not the sending: the input is appended to its end.
+    fn say(&mut self, tell: impl FnOnce(&mut Output) -> std::io::Result<()>) -> Result<(), Error> {
+        if self.gone {
+            return Ok(());
+        }
+        match tell(self.output) {
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => self.gone = true,
+            told => told?,
         }
         Ok(())
     }
 
     /// Sums up what was told. `whole`: every answer is there; otherwise an error tells the rest.
-    pub(super) fn finish(self, whole: bool) -> Result<Tally, Error> {
+    pub(super) fn finish(mut self, whole: bool) -> Result<Tally, Error> {
         if !self.quiet && !self.output.is_json() && (whole || self.tally.sent > 0) {
-            match &self.only {
-                Some(fate) if whole => self.output.row(fate)?,
-                _ => self.output.row(&self.tally)?,
+            match self.only.take() {
+                Some(fate) if whole => self.say(|output| output.row(&fate))?,
+                _ => {
+                    let tally = self.tally;
+                    self.say(|output| output.row(&tally))?;
+                }
             }
         }
         Ok(self.tally)
