@@ -3,14 +3,16 @@
 //! Thread CPU time per call; interleaved samples; a bare typed component call of the same engine settings as the base.
 #![allow(clippy::print_stdout, reason = "a benchmark reports to the person who runs it")]
 
+mod plugins;
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use plugins::{component, runtime, spec};
 use tidegate::{
-    clock::{SystemClock, SystemRandom},
     hooks::{
-        Config, Generation, Host, Level, Plugin, Runtime,
-        spec::{Budget, ChainEntry, PluginSpec, Policy, Rejection, Source, TenantSpec, Use},
+        Generation, Plugin, Runtime,
+        spec::{ChainEntry, Rejection, TenantSpec, Use},
     },
     record::Batch,
 };
@@ -22,13 +24,6 @@ use tidegate_protocol::{
 };
 
 const ROUNDS: usize = 31;
-
-#[derive(Debug)]
-struct Quiet;
-
-impl Host for Quiet {
-    fn guest_log(&self, _: &str, _: &str, _: Level, _: &str) {}
-}
 
 fn main() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
@@ -51,29 +46,6 @@ fn batch(records: u32, value_bytes: usize, matching: u32) -> Result<Batch> {
     Ok(Batch { tenant: 1, principal: "bench".into(), body: BatchBody::parse(builder.finish(), &limits)? })
 }
 
-fn component(name: &str) -> Result<Vec<u8>> {
-    let path = format!("{}/../target/plugins/{name}.wasm", env!("CARGO_MANIFEST_DIR"));
-    std::fs::read(&path).with_context(|| format!("{path}: run `cargo xtask guests` first"))
-}
-
-fn spec(bytes: &[u8], settings: &str) -> PluginSpec {
-    let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
-    let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    PluginSpec {
-        digest: format!("sha256:{hex}"),
-        settings: settings.to_owned(),
-        files: BTreeMap::new(),
-        grants: Vec::new(),
-        budget: Budget { cpu: Duration::from_secs(1), ..Budget::default() },
-        on_produce_failure: Policy::Closed,
-        on_fetch_failure: Policy::Closed,
-        wasi: false,
-        source: Source::File,
-        applied: String::new(),
-        place: "bench".to_owned(),
-    }
-}
-
 /// A generation with `count` positions of one plugin.
 fn generation(runtime: &Runtime, name: &str, settings: &str, count: usize) -> Result<Arc<Generation>> {
     let bytes = component(name)?;
@@ -91,12 +63,6 @@ fn generation(runtime: &Runtime, name: &str, settings: &str, count: usize) -> Re
     let tenant = TenantSpec { plugins: BTreeMap::from([(name.to_owned(), spec)]), chain: vec![chain] };
     let plugins = BTreeMap::from([(name.to_owned(), Ok(plugin))]);
     Ok(runtime.generation("bench", 1, Arc::new(tenant), plugins)?)
-}
-
-fn runtime() -> Result<Runtime> {
-    let cache_dir = Some(std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/bench-cache"));
-    let config = Config { cache_dir, inline_max: Duration::from_secs(1), ..Config::default() };
-    Ok(Runtime::new(config, Arc::new(Quiet), Arc::new(SystemClock::default()), Arc::new(SystemRandom::default()))?)
 }
 
 async fn sample(generation: &Arc<Generation>, batch: &Batch, calls: u64) -> Result<Duration> {
@@ -195,21 +161,30 @@ fn verdicts(base: &Samples, table: &[Vec<Samples>]) {
     );
 }
 
-/// Loading with compiled code in the cache.
+/// Loading with compiled code in the cache: what the machine code costs, then everything up to the smoke run.
 fn loading() -> Result<()> {
     let runtime = runtime()?;
-    println!("\nloading with a warm cache (deserialize, link, describe, init, smoke run)");
-    for (name, settings) in [("noop", "{}"), ("keyfilter", r#"{"prefix":"user-"}"#)] {
+    println!("\nloading with a warm cache, wall time, median of {ROUNDS}");
+    let schema = (plugins::SCHEMA_SETTINGS, plugins::schema_files()?);
+    let others =
+        [("noop", "{}"), ("keyfilter", r#"{"prefix":"user-"}"#)].map(|(name, settings)| (name, (settings, Vec::new())));
+    for (name, (settings, files)) in others.into_iter().chain([("schema", schema)]) {
         let bytes = component(name)?;
         let spec = spec(&bytes, settings);
-        runtime.load("bench", name, &spec, &bytes, Vec::new())?;
-        let mut samples = Samples::default();
+        let load = || runtime.load("bench", name, &spec, &bytes, files.clone());
+        load()?;
+        let (mut code, mut whole) = (Samples::default(), Samples::default());
+        let mut code_bytes = 0;
         for _ in 0..ROUNDS {
-            let before = thread_cpu();
-            std::hint::black_box(runtime.load("bench", name, &spec, &bytes, Vec::new())?);
-            samples.add(thread_cpu() - before, 1000);
+            let took = std::hint::black_box(load()?).load_times();
+            code.add(took.code, 1000);
+            whole.add(took.code + took.start, 1000);
+            code_bytes = took.code_bytes;
         }
-        row(&format!("{name}, {} KiB", bytes.len() / 1024), &samples, "µs", None);
+        let mib = code_bytes as f64 / f64::from(1 << 20);
+        row(&format!("{name}: {mib:.1} MiB of machine code"), &code, "µs", None);
+        println!("{:<44} {:>12.1} µs", "    at most 1 ms + 0.5 ms per MB", 1000.0 + 500.0 * code_bytes as f64 / 1e6);
+        row("    and link, describe, init, smoke run", &whole, "µs", None);
     }
     Ok(())
 }

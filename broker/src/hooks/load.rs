@@ -21,7 +21,7 @@ use super::{
     guest::Guest,
     instance::{Code, Fault, Instance},
     placement::Learned,
-    plugin::Call,
+    plugin::{Call, LoadTimes},
     runtime::Parts,
     spec::{Budget, PluginSpec},
     topics::Topics,
@@ -43,8 +43,12 @@ pub(super) fn load(
     }
     let grants = Grants::parse(&spec.grants).map_err(|reason| LoadError::Grant { plugin: plugin(), reason })?;
     check_budget(name, &spec.budget, parts.config.memory_bytes_max)?;
+    let clock = &parts.services.clock;
+    let begun = clock.monotonic();
     let hex = check_digest(name, &spec.digest, component)?;
     let (component, code_source) = compiled(parts, name, &hex, component)?;
+    let have_code = clock.monotonic();
+    let code_bytes = component.image_range();
     let code = link(&parts.engine.wasmtime, name, &component, &grants)?;
     let files = files.into_iter().map(|(path, content)| abi::BundledFile { path, content: Arc::new(content.into()) });
     let settings = Arc::new(abi::Settings { json: spec.settings.as_str().into(), files: files.collect() });
@@ -57,6 +61,7 @@ pub(super) fn load(
         grants,
         code,
         code_source,
+        load_times: LoadTimes::default(),
         settings,
         services: Arc::clone(&parts.services),
         limits: parts.config.limits,
@@ -67,6 +72,11 @@ pub(super) fn load(
         nobody: Arc::new(abi::Reader { parameters: "{}".into(), ..abi::Reader::default() }),
     };
     let instance = start(&mut plugin)?;
+    plugin.load_times = LoadTimes {
+        code: have_code.saturating_sub(begun),
+        code_bytes: code_bytes.end.addr().saturating_sub(code_bytes.start.addr()),
+        start: clock.monotonic().saturating_sub(have_code),
+    };
     plugin.keep_warm(instance);
     Ok(plugin)
 }

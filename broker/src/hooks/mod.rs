@@ -45,7 +45,7 @@ pub use self::{
     error::{FaultKind, HookError, LoadError, RuntimeError},
     generation::{Generation, PositionInfo},
     grants::{Grant, GrantError},
-    plugin::{Manifest, Plugin},
+    plugin::{LoadTimes, Manifest, Plugin},
     runtime::Runtime,
     stats::{FaultCounts, Histogram, HookStats, Placement, Stats},
 };

@@ -49,6 +49,17 @@ pub struct Manifest {
     pub settings_schema: String,
 }
 
+/// How long loading took, in wall time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LoadTimes {
+    /// From the component's bytes to machine code, the check of the digest included.
+    pub code: Duration,
+    /// Size of that machine code.
+    pub code_bytes: usize,
+    /// From there to a warm instance: link, `describe`, `init`, smoke run.
+    pub start: Duration,
+}
+
 /// A plugin that passed all its checks.
 #[derive(Debug)]
 pub struct Plugin {
@@ -60,6 +71,7 @@ pub struct Plugin {
     pub(super) grants: Grants,
     pub(super) code: Code,
     pub(super) code_source: CodeSource,
+    pub(super) load_times: LoadTimes,
     pub(super) settings: Arc<abi::Settings>,
     pub(super) services: Arc<Services>,
     pub(super) limits: Limits,
@@ -140,6 +152,10 @@ impl Plugin {
     /// Where its machine code came from.
     pub fn code_source(&self) -> CodeSource {
         self.code_source
+    }
+    /// How long loading took.
+    pub fn load_times(&self) -> LoadTimes {
+        self.load_times
     }
     /// The value of a counter of this plugin, 0 if it has none of that name.
     pub fn counter(&self, name: &str) -> i64 {
