@@ -1,5 +1,6 @@
 //! Cost of a hook call: `cargo xtask guests && cargo bench -p tidegate-bench --bench hooks`.
 //!
+//! With `-- --only CHAIN` (`noop`, `noop x 3`, `key filter`, …) it runs that chain alone for a while, for a profiler.
 //! Thread CPU time per call; interleaved samples; a bare typed component call of the same engine settings as the base.
 #![allow(clippy::print_stdout, reason = "a benchmark reports to the person who runs it")]
 
@@ -7,7 +8,7 @@ mod plugins;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use plugins::{component, runtime, spec};
 use tidegate::{
     hooks::{
@@ -24,6 +25,7 @@ use tidegate_protocol::{
 };
 
 const ROUNDS: usize = 31;
+const ONLY_CALLS: u64 = 4_000_000;
 
 fn main() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
@@ -122,6 +124,11 @@ async fn calls() -> Result<()> {
         ("key filter", &keys),
         ("key filter x 3", &keys3),
     ];
+    if let Some(only) = std::env::args().skip_while(|argument| argument != "--only").nth(1) {
+        let (_, chain) = chains.iter().find(|(name, _)| *name == only).context("no chain of that name")?;
+        sample(chain, &batches[1], ONLY_CALLS).await?;
+        return Ok(());
+    }
     let mut base = Samples::default();
     let mut table = vec![vec![Samples::default(); batches.len()]; chains.len()];
     // Inline placement comes after a number of short calls.

@@ -13,6 +13,10 @@ use tidegate::{
     },
 };
 
+/// As in the broker's binary.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Settings of the shipped `schema`.
 pub(crate) const SCHEMA_SETTINGS: &str = r#"{"asyncapi":"file:examples/github/asyncapi.json"}"#;
 

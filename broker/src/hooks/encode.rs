@@ -48,9 +48,8 @@ pub fn component_of(module: &[u8]) -> Result<Vec<u8>, EncodeError> {
         }
     }
     let encoded = on_large_stack(|| {
-        let mut encoder = wit_component::ComponentEncoder::default();
-        encoder.module(module).map_err(|error| format!("{error:#}"))?;
-        encoder.validate(true).encode().map_err(|error| format!("{error:#}"))
+        let encoder = wit_component::ComponentEncoder::default().validate(true);
+        encoder.module(module).and_then(|mut encoder| encoder.encode()).map_err(|error| format!("{error:#}"))
     });
     encoded.and_then(|encoded| encoded).map_err(EncodeError::Module)
 }
