@@ -4,11 +4,13 @@
 //! them, or what a refusal means. Called by `shard` (makes frames), `storage` (keeps them) and readers.
 
 mod codec;
+mod head;
 #[cfg(test)]
 mod tests;
 
 use bytes::{Bytes, BytesMut};
 
+pub use self::head::FrameHead;
 use crate::{
     batch::{BatchBody, BodyError},
     limits::{FRAME_BYTES_MAX, Limits},
@@ -127,7 +129,6 @@ impl TryFrom<u8> for RefusedStatus {
     }
 }
 
-/// A whole frame, checked.
 /// A whole frame, checked.
 #[derive(Debug, Clone)]
 pub struct StoredFrame {

@@ -74,10 +74,10 @@ fn a_newer_format_is_refused_by_name() {
         broker.drain().await;
         let format = site.data().join("FORMAT");
         let now = fs::read(&format).unwrap();
-        assert_eq!(now, b"tidegate data 1\n");
-        for other in ["tidegate data 2\n", "something else\n", ""] {
+        assert_eq!(now, b"tidegate data 2\n");
+        for other in ["tidegate data 1\n", "tidegate data 3\n", "something else\n", ""] {
             fs::write(&format, other).unwrap();
-            refuses(&site.start_refused().await, 74, &[site.data().to_str().unwrap(), "tidegate data 1"]);
+            refuses(&site.start_refused().await, 74, &[site.data().to_str().unwrap(), "tidegate data 2"]);
             assert_eq!(fs::read_to_string(&format).unwrap(), other, "a refused start changes nothing");
         }
         fs::write(&format, now).unwrap();

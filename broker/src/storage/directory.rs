@@ -11,7 +11,7 @@ use super::{
 };
 
 /// Text of `DIR/FORMAT`.
-pub(crate) const FORMAT: &str = "tidegate data 1\n";
+pub(crate) const FORMAT: &str = "tidegate data 2\n";
 /// A longer `FORMAT` is not ours.
 const FORMAT_BYTES_MAX: u64 = 4096;
 

@@ -1,6 +1,5 @@
-//! Where each frame lies in a WAL file or segment, and which topics it touches: enough to read only what is wanted.
+//! Where each frame lies in a WAL file, and which topics it touches: enough to read only what is wanted.
 
-use bytes::{Buf as _, BufMut as _};
 use tidegate_protocol::stored::StoredFrame;
 
 /// Gaps up to this are read along with what is wanted: one read of 64 KiB costs less than two reads.
@@ -53,19 +52,9 @@ impl FrameIndex {
         Self { first_lsn, next_lsn: first_lsn, ..Self::default() }
     }
 
-    /// First LSN.
-    pub(crate) fn first_lsn(&self) -> u64 {
-        self.first_lsn
-    }
-
     /// LSN behind the last frame.
     pub(crate) fn next_lsn(&self) -> u64 {
         self.next_lsn
-    }
-
-    /// Bytes of memory it takes.
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<Entry>() + self.topics.capacity() * size_of::<u64>()
     }
 
     /// Adds the frame behind the last one.
@@ -118,58 +107,6 @@ impl FrameIndex {
         let start = at.checked_sub(1).map_or(0, |before| self.entries[before].topics_end as usize);
         &self.topics[start..self.entries[at].topics_end as usize]
     }
-
-    /// Writes a segment's footer: u64 first LSN, u64 next LSN, u32 count, then per frame { u32 position, u32 length,
-    /// u64 first LSN, u16 topics, topics × u64 id }. `moved` gives each frame's place there.
-    pub(crate) fn encode(&self, mut moved: impl FnMut(u32) -> u32) -> Vec<u8> {
-        let mut out = Vec::with_capacity(20 + self.entries.len() * 18 + self.topics.len() * 8);
-        out.put_u64_le(self.first_lsn);
-        out.put_u64_le(self.next_lsn);
-        out.put_u32_le(narrow(self.entries.len() as u64));
-        for (at, entry) in self.entries.iter().enumerate() {
-            let topics = self.topics_of(at);
-            out.put_u32_le(moved(entry.bytes));
-            out.put_u32_le(entry.bytes);
-            out.put_u64_le(self.lsn_of(entry));
-            out.put_u16_le(u16::try_from(topics.len()).expect("a frame has at most 65 535 topics"));
-            topics.iter().for_each(|id| out.put_u64_le(*id));
-        }
-        out
-    }
-
-    /// Reads a footer whose CRC holds. `Err` names the rule that is broken.
-    pub(crate) fn decode(mut bytes: &[u8]) -> Result<Self, &'static str> {
-        const CUT: &str = "the footer ends too early";
-        let first_lsn = bytes.try_get_u64_le().map_err(|_| CUT)?;
-        let next_lsn = bytes.try_get_u64_le().map_err(|_| CUT)?;
-        let count = bytes.try_get_u32_le().map_err(|_| CUT)? as usize;
-        if count > bytes.len() / 18 {
-            return Err(CUT);
-        }
-        let mut index = Self { first_lsn, next_lsn, entries: Vec::with_capacity(count), topics: Vec::new() };
-        let mut last = None;
-        let mut end = 0;
-        for _ in 0..count {
-            let position = bytes.try_get_u32_le().map_err(|_| CUT)?;
-            let frame_bytes = bytes.try_get_u32_le().map_err(|_| CUT)?;
-            let lsn = bytes.try_get_u64_le().map_err(|_| CUT)?;
-            if last.map_or(lsn != first_lsn, |last| lsn <= last) || lsn >= next_lsn {
-                return Err("LSNs of the footer do not ascend");
-            }
-            last = Some(lsn);
-            if position < end {
-                return Err("frames of the footer overlap");
-            }
-            end = position.checked_add(frame_bytes).ok_or("a frame of the footer ends behind 4 GiB")?;
-            for _ in 0..bytes.try_get_u16_le().map_err(|_| CUT)? {
-                index.topics.push(bytes.try_get_u64_le().map_err(|_| CUT)?);
-            }
-            let lsn_delta = u32::try_from(lsn - first_lsn).map_err(|_| "LSNs of the footer are too far apart")?;
-            let topics_end = u32::try_from(index.topics.len()).map_err(|_| "the footer has too many topics")?;
-            index.entries.push(Entry { lsn_delta, position, bytes: frame_bytes, topics_end });
-        }
-        if bytes.is_empty() { Ok(index) } else { Err("bytes are left over behind the footer") }
-    }
 }
 
 impl Plan {
@@ -186,7 +123,7 @@ impl Plan {
     }
 }
 
-/// WAL files and segments are at most 1 GiB, so places and counts in them fit 32 bits.
+/// WAL files are at most 1 GiB, so places and counts in them fit 32 bits.
 fn narrow(value: u64) -> u32 {
-    u32::try_from(value).expect("WAL files and segments are at most 1 GiB")
+    u32::try_from(value).expect("WAL files are at most 1 GiB")
 }

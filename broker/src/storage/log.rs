@@ -384,7 +384,7 @@ fn open_local(
     let directory = Directory::take(&*disk, &config.dir)?;
     let objects =
         disk.objects(&directory.objects).map_err(StorageError::io("open object store", &directory.objects))?;
-    let store = Arc::new(Store::open(config.shard, Objects::new(objects)?)?);
+    let store = Arc::new(Store::open(config.shard, Objects::new(objects)?, config.wal_file_bytes)?);
     let replay_from = replay_store(&store, replay)?;
     shared.ring.start_at(replay_from.max(store.consolidated()));
     let scope = Scope {

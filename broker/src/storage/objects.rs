@@ -5,7 +5,7 @@ use std::{ops::Range, path::PathBuf, sync::Arc};
 
 use bytes::Bytes;
 use futures::TryStreamExt as _;
-use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt as _, PutMode, PutPayload, path::Path};
+use object_store::{ObjectStore, ObjectStoreExt as _, PutMode, PutPayload, path::Path};
 use tokio::runtime::Runtime;
 
 use super::StorageError;
@@ -58,15 +58,6 @@ impl Objects {
     /// If it does not exist, or as the store says.
     pub(crate) fn get_range(&self, object: &str, range: Range<u64>) -> Result<Bytes, StorageError> {
         self.run("get", object, async move |store, path| store.get_range(&path, range).await)
-    }
-
-    /// The last bytes of an object, at most `bytes`.
-    ///
-    /// # Errors
-    /// If it does not exist, or as the store says.
-    pub(crate) fn get_suffix(&self, object: &str, bytes: u64) -> Result<Bytes, StorageError> {
-        let options = GetOptions { range: Some(GetRange::Suffix(bytes)), ..GetOptions::default() };
-        self.run("get", object, async move |store, path| store.get_opts(&path, options).await?.bytes().await)
     }
 
     /// Names of the objects under a prefix.

@@ -19,7 +19,7 @@ use super::{
     index::Wanted,
     manifest::{CHECKPOINTS, CheckpointRef, Current, SegmentRef},
     objects::Objects,
-    segment::{self, Segments},
+    segments::{self, Segments},
     wal::{files::WalFiles, local::OnFull, spare::Spares},
 };
 
@@ -36,7 +36,7 @@ const RETRY_DELAY: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Store {
     shard: u16,
-    objects: Objects,
+    objects: Arc<Objects>,
     /// Changed by consolidation and by checkpoints, one at a time.
     current: Mutex<Current>,
     /// The manifest's segments, for readers.
@@ -52,10 +52,12 @@ impl Store {
     ///
     /// # Errors
     /// If the store fails or the manifest cannot be read.
-    pub(crate) fn open(shard: u16, objects: Objects) -> Result<Self, StorageError> {
+    pub(crate) fn open(shard: u16, objects: Objects, wal_file_bytes: u64) -> Result<Self, StorageError> {
+        let objects = Arc::new(objects);
         let current = Current::load(&objects)?;
         let listed = ArcSwap::from_pointee(current.manifest.segments.clone());
-        let (segments, current) = (Segments::default(), Mutex::new(current));
+        let segments = Segments::new(shard, Arc::clone(&objects), wal_file_bytes);
+        let current = Mutex::new(current);
         let (grown_bytes, checkpoint_bytes) = Default::default();
         Ok(Self { shard, objects, current, listed, segments, grown_bytes, checkpoint_bytes })
     }
@@ -122,7 +124,7 @@ impl Store {
         Ok(())
     }
 
-    /// Copies the WAL's oldest file into a segment and takes it out of use. `None` if no more than `full_max` are full.
+    /// Makes segments of the WAL's oldest file and takes it out of use. `None` if no more than `full_max` are full.
     fn consolidate(&self, wal: &WalFiles, full_max: usize, spares: &Spares) -> Result<Option<u64>, StorageError> {
         let Some(file) = wal.oldest_over(full_max) else { return Ok(None) };
         let next_lsn = file.next_lsn();
@@ -130,11 +132,12 @@ impl Store {
         // A crash between manifest and reuse leaves a file that is in a segment already.
         if next_lsn > current.manifest.consolidated() {
             drop(current);
-            let segment = segment::write(&self.objects, self.shard, &file)?;
-            tracing::debug!(object = segment.object, bytes = segment.bytes, "consolidated a WAL file");
+            let made = segments::write(&self.objects, self.shard, &file)?;
+            let bytes: u64 = made.iter().map(|segment| segment.bytes).sum();
+            tracing::debug!(next_lsn, segments = made.len(), bytes, "consolidated a WAL file");
             current = self.current();
             let mut manifest = current.manifest.clone();
-            manifest.segments.push(segment);
+            manifest.segments.extend(made);
             current.replace(&self.objects, manifest)?;
             self.listed.store(Arc::new(current.manifest.segments.clone()));
         }
@@ -166,7 +169,7 @@ impl Store {
         let listed = self.listed.load_full();
         let at = listed.partition_point(|segment| segment.next_lsn <= from_lsn);
         let Some(segment) = listed.get(at).filter(|segment| segment.first_lsn <= from_lsn) else { return Ok(None) };
-        self.segments.read(&self.objects, segment, from_lsn, bytes_max, wanted).map(Some)
+        self.segments.read(segment, from_lsn, bytes_max, wanted).map(Some)
     }
 }
 

@@ -321,9 +321,9 @@ fn a_directory_in_use_of_another_format_or_with_files_missing_is_refused() {
     log.close();
 
     let newer = disk.fork();
-    newer.edit(Path::new("/data/FORMAT"), |bytes| *bytes = b"tidegate data 2\n".to_vec());
-    let Err(StorageError::Format { found, .. }) = open_as(&newer, config(1)) else { panic!("format 2 was read") };
-    assert_eq!(found, "tidegate data 2");
+    newer.edit(Path::new("/data/FORMAT"), |bytes| *bytes = b"tidegate data 3\n".to_vec());
+    let Err(StorageError::Format { found, .. }) = open_as(&newer, config(1)) else { panic!("format 3 was read") };
+    assert_eq!(found, "tidegate data 3");
 
     let without = disk.fork();
     without.remove(Path::new("/data/FORMAT")).unwrap();

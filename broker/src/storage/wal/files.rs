@@ -50,11 +50,6 @@ impl WalFile {
         self.index.read().unwrap_or_else(PoisonError::into_inner).next_lsn()
     }
 
-    /// A copy of the index of a file that is full.
-    pub(crate) fn index(&self) -> FrameIndex {
-        self.index.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
     /// Reads frames that touch a wanted topic.
     pub(crate) fn read(&self, from_lsn: u64, bytes_max: usize, wanted: Wanted<'_>) -> Result<Run, StorageError> {
         let plan = self.index.read().unwrap_or_else(PoisonError::into_inner).plan(from_lsn, bytes_max, wanted);
@@ -67,7 +62,7 @@ impl WalFile {
 }
 
 /// Reads what was planned and checks every frame of it.
-pub(crate) fn read_planned(
+fn read_planned(
     plan: &Plan,
     path: &std::path::Path,
     mut read: impl FnMut(u32, u32) -> Result<Bytes, StorageError>,
