@@ -198,7 +198,7 @@ fn keys(dir: &Path, keys: u64, segments: usize) -> Result<f64> {
             let mut probe = 0;
             frames.push(log.frame(PROBES, 100, |_| {
                 probe += 1;
-                format!("customer-{:08}", (probe - 1) * (keys / PROBES))
+                probe_key(probe - 1)
             })?);
         }
         for _ in 0..keys / segments as u64 / 1_000 {
@@ -228,14 +228,14 @@ fn keys(dir: &Path, keys: u64, segments: usize) -> Result<f64> {
         memory >> 10
     );
     let before = reads();
-    let first = probe_all(&warm, keys)?;
+    let first = probe_all(&warm)?;
     let cold_reads = reads() - before;
-    let answered = PROBES * PROBE_SEGMENTS as u64 + false_answers(&warm, keys);
+    let answered = PROBES * PROBE_SEGMENTS as u64 + false_answers(&warm);
     row("  first time (page cache only)", &first, "ns", None);
     println!("  {:.3} reads per segment whose filter answers", cold_reads as f64 / answered as f64);
     let mut samples = Samples::default();
     for _ in 0..ROUNDS {
-        samples = probe_all(&warm, keys)?;
+        samples = probe_all(&warm)?;
     }
     row("  warm p50", &samples, "ns", None);
     println!("  warm p99 {:.1} µs; reads {}", samples.quantile(0.99) / 1_000.0, reads() - before - cold_reads);
@@ -246,15 +246,16 @@ fn keys(dir: &Path, keys: u64, segments: usize) -> Result<f64> {
     Ok(samples.median())
 }
 
-fn probe_key(number: u64, keys: u64) -> String {
-    format!("customer-{:08}", number * (keys / PROBES))
+/// Spread over the key space.
+fn probe_key(number: u64) -> String {
+    format!("customer-{:08}", number * (100_000_000 / PROBES))
 }
 
 /// Replays every probe key; a sample each.
-fn probe_all(segments: &[Segment], keys: u64) -> Result<Samples> {
+fn probe_all(segments: &[Segment]) -> Result<Samples> {
     let mut samples = Samples::default();
     for number in 0..PROBES {
-        let key = probe_key(number, keys);
+        let key = probe_key(number);
         let start = wall();
         let mut records = 0;
         for segment in segments {
@@ -268,9 +269,9 @@ fn probe_all(segments: &[Segment], keys: u64) -> Result<Samples> {
 }
 
 /// Segments that do not hold a probe key and say they may.
-fn false_answers(segments: &[Segment], keys: u64) -> u64 {
+fn false_answers(segments: &[Segment]) -> u64 {
     let may = |number: u64| {
-        let key = probe_key(number, keys);
+        let key = probe_key(number);
         segments.iter().filter(|segment| segment.may_hold(TOPIC, key.as_bytes())).count() as u64
     };
     (0..PROBES).map(|number| may(number).saturating_sub(PROBE_SEGMENTS as u64)).sum()

@@ -87,15 +87,6 @@ pub(super) struct Block {
     slots: OnceLock<Result<Box<[Slot]>, Fault>>,
 }
 
-/// The records of one key in one block.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Group<'a> {
-    pub(super) topic: u32,
-    pub(super) key: Option<&'a [u8]>,
-    pub(super) count: u32,
-    records: &'a [u8],
-}
-
 impl Block {
     pub(super) fn new(payload: Bytes) -> Self {
         Self { payload, slots: OnceLock::new() }
@@ -109,11 +100,6 @@ impl Block {
     /// Memory that slices of it share.
     pub(super) fn slice(&self, part: &[u8]) -> Bytes {
         self.payload.slice_ref(part)
-    }
-
-    /// The groups in order; the first error ends it.
-    pub(super) fn groups(&self) -> Groups<'_> {
-        Groups { cursor: Cursor::new(&self.payload), topic: 0, failed: false }
     }
 
     /// The record with a number in the block: its key and itself.
@@ -144,56 +130,6 @@ impl Block {
             }
         }
         Ok(slots.into())
-    }
-}
-
-/// See [`Block::groups`].
-#[derive(Debug)]
-pub(super) struct Groups<'a> {
-    cursor: Cursor<'a>,
-    topic: u32,
-    failed: bool,
-}
-
-impl<'a> Groups<'a> {
-    fn read(&mut self) -> Result<Group<'a>, Fault> {
-        // `key_of` steps over it.
-        let topic = { self.cursor }.u32()?;
-        self.topic = self.topic.checked_add(topic).ok_or("topic numbers of a block are over 32 bits")?;
-        let key = key_of(&mut self.cursor)?;
-        let (count, records) = (self.cursor.u32()?, self.cursor.bytes()?);
-        Ok(Group { topic: self.topic, key, count, records })
-    }
-}
-
-impl<'a> Iterator for Groups<'a> {
-    type Item = Result<Group<'a>, Fault>;
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.failed || self.cursor.is_empty() {
-            return None;
-        }
-        let group = self.read();
-        self.failed = group.is_err();
-        Some(group)
-    }
-}
-
-impl<'a> Group<'a> {
-    /// The records in order; the first error ends it.
-    pub(super) fn records(self, bases: &Bases) -> impl Iterator<Item = Result<(RecordView<'a>, Stamp), Fault>> + 'a {
-        let (bases, key) = (*bases, self.key);
-        let mut cursor = Cursor::new(self.records);
-        let mut left = self.count;
-        std::iter::from_fn(move || {
-            left = left.checked_sub(1)?;
-            let record = read_record(&mut cursor, key, &bases);
-            if record.is_err() {
-                left = 0;
-            } else if left == 0 && !cursor.is_empty() {
-                return Some(Err("records do not fill their group"));
-            }
-            Some(record)
-        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Reads by key: is it there, where does it stand, what are its records, which keys are there.
 
-use std::{cmp::Ordering, ops::ControlFlow, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use tidegate_protocol::record::RecordView;
@@ -12,7 +12,6 @@ use super::{
     filter,
     reader::Segment,
     topics::Topic,
-    varint::Fault,
 };
 use crate::storage::StorageError;
 
@@ -49,24 +48,28 @@ impl Segment {
         let first = self.skip_blocks(first, last, topic, from_offset)?;
         let mut slice = Slice::default();
         let mut bytes = 0;
-        let mut take = |block: &Block, record: RecordView<'_>, stamp: Stamp, offset: u64| {
-            if offset < from_offset {
-                return ControlFlow::Continue(());
-            }
-            if bytes > 0 && bytes + record.bytes() > bytes_max {
-                slice.next_offset = Some(offset);
-                return ControlFlow::Break(());
-            }
-            bytes += record.bytes();
-            slice.records.push(stored(block, topic, &record, &stamp, offset));
-            ControlFlow::Continue(())
-        };
         let mut next = first;
         while next <= last {
-            let blocks = self.blocks_of_span(&mut next, last, bytes_max)?;
-            for (number, block) in blocks {
-                if self.each_of_key(&block, number, (topic, key), &mut take)?.is_break() {
-                    return Ok(slice);
+            for (number, block) in self.blocks_of_span(&mut next, last, bytes_max)? {
+                let entry = &self.blocks[number];
+                let of_key = ranks.start.max(entry.first_rank)..ranks.end.min(entry.first_rank + entry.records);
+                for rank in of_key {
+                    let slot = (rank - entry.first_rank) as usize;
+                    let (record, stamp) =
+                        block.record(slot, &self.footer.bases).map_err(self.corrupt(entry.position))?;
+                    if record.key != Some(key) {
+                        return Err(self.corrupt(entry.position)("the directory leads to a record of another key"));
+                    }
+                    let offset = topic.first_offset().saturating_add(stamp.offset);
+                    if offset < from_offset {
+                        continue;
+                    }
+                    if bytes > 0 && bytes + record.bytes() > bytes_max {
+                        slice.next_offset = Some(offset);
+                        return Ok(slice);
+                    }
+                    bytes += record.bytes();
+                    slice.records.push(stored(&block, topic, &record, &stamp, offset));
                 }
             }
         }
@@ -118,15 +121,8 @@ impl Segment {
             return Ok(None);
         };
         let payload = self.page(page)?;
-        let mut hit = None;
-        let seek = |topic: u32, at: &[u8], found: Found| {
-            if (topic, at) == (number, key) {
-                hit = Some(found);
-            }
-            (topic, at) < (number, key)
-        };
-        directory::walk(page, &payload, &self.topics, seek).map_err(self.corrupt(page.position))?;
-        Ok(hit.map(|found| (topic, found)))
+        let found = directory::seek(page, &payload, &self.topics, (number, key));
+        Ok(found.map_err(self.corrupt(page.position))?.map(|found| (topic, found)))
     }
 
     /// Of a key's blocks the first that can hold an offset. Reads none where a key lies in one block or two.
@@ -165,37 +161,6 @@ impl Segment {
         self.read_blocks(start..*next, |number, block| blocks.push((number, block)))?;
         blocks.sort_unstable_by_key(|&(number, _)| number);
         Ok(blocks)
-    }
-
-    /// Calls `take` for the records of a key in one block.
-    fn each_of_key(
-        &self,
-        block: &Block,
-        number: usize,
-        (topic, key): (&Topic, &[u8]),
-        take: &mut impl FnMut(&Block, RecordView<'_>, Stamp, u64) -> ControlFlow<()>,
-    ) -> Result<ControlFlow<()>, StorageError> {
-        let position = self.blocks[number].position;
-        let mut walk = || -> Result<ControlFlow<()>, Fault> {
-            for group in block.groups() {
-                let group = group?;
-                let here = self.topics.get(group.topic as usize).ok_or("a block names a topic that is not there")?;
-                match (here.id, group.key).cmp(&(topic.id, Some(key))) {
-                    Ordering::Less => continue,
-                    Ordering::Greater => break,
-                    Ordering::Equal => {}
-                }
-                for record in group.records(&self.footer.bases) {
-                    let (record, stamp) = record?;
-                    let offset = topic.first_offset().checked_add(stamp.offset).ok_or("an offset is over 64 bits")?;
-                    if take(block, record, stamp, offset).is_break() {
-                        return Ok(ControlFlow::Break(()));
-                    }
-                }
-            }
-            Ok(ControlFlow::Continue(()))
-        };
-        walk().map_err(self.corrupt(position))
     }
 }
 

@@ -1,9 +1,9 @@
 //! Builds a segment of the frames of one window: sorts their records, then writes part after part into one buffer.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{cmp::Ordering, collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
-use tidegate_protocol::stored::StoredFrame;
+use tidegate_protocol::{record::RecordView, stored::StoredFrame};
 
 use super::{
     block::{self, Bases, Stamp},
@@ -19,28 +19,35 @@ use super::{
 /// A block is ended when it has so many bytes: one read, one CRC. It holds one record at least.
 const BLOCK_BYTES: usize = 64 << 10;
 
-/// A record of the window.
+/// A record of the window: all that is written of it, so that sorting and writing, which jump about in memory, jump once.
 #[derive(Debug, Clone, Copy)]
-struct Row {
+struct Row<'a> {
+    record: RecordView<'a>,
+    offset: u64,
+    key_version: u64,
     /// Number in the window.
     frame: u32,
     /// Position in the frame's body.
-    record: u32,
+    position: u32,
     /// Number among the topic's records of the window.
     nth: u32,
     topic: u32,
-    offset: u64,
-    key_version: u64,
 }
 
-/// What rows are sorted by: topic, null keys first, the key's first 8 bytes; then the whole key, then the row.
+/// What rows are sorted by: topic, null keys first, 8 bytes of the key behind what all keys of the topic share; where
+/// these do not settle it the whole key, then the row.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     /// Topic number × 2 + 1 if there is a key.
     topic: u64,
     prefix: u64,
+    /// Bytes of the key behind the shared ones if `prefix` holds them all, else `LONG`.
+    length: u8,
     row: u32,
 }
+
+const PREFIX_BYTES: usize = 8;
+const LONG: u8 = 9;
 
 /// Builds a segment. The frames must follow each other.
 ///
@@ -56,7 +63,7 @@ pub fn build(shard: u16, level: u8, frames: &[Arc<StoredFrame>]) -> Bytes {
         generation: common_generation(frames),
     };
     let (topics, rows) = collect(frames);
-    let order = sort(frames, &rows);
+    let order = sort(&rows, topics.len());
     let window_bytes: usize = frames.iter().map(|frame| frame.bytes.len()).sum();
     let mut build = Build {
         frames,
@@ -92,7 +99,7 @@ pub fn build(shard: u16, level: u8, frames: &[Arc<StoredFrame>]) -> Bytes {
 struct Build<'a> {
     frames: &'a [Arc<StoredFrame>],
     bases: Bases,
-    rows: Vec<Row>,
+    rows: Vec<Row<'a>>,
     topics: Vec<Topic>,
     /// Of each topic's n-th record, topic after topic, the rank within the topic.
     ranks: Vec<u32>,
@@ -112,7 +119,7 @@ impl<'a> Build<'a> {
         while let Some(place) = order.get(rank) {
             let key = self.key(place.row);
             let topic = self.rows[place.row as usize].topic;
-            let same = order[rank..].iter().take_while(|next| next.topic == place.topic && self.key(next.row) == key);
+            let same = order[rank..].iter().take_while(|next| self.same_key(place, next));
             let records = same.count();
             let mut written = 0;
             while written < records {
@@ -147,12 +154,11 @@ impl<'a> Build<'a> {
             let stamp = Stamp {
                 offset: row.offset - topic.first_offset(),
                 key_version: row.key_version,
-                lsn: frame.header.first_lsn + u64::from(row.record),
+                lsn: frame.header.first_lsn + u64::from(row.position),
                 broker_time_ms: frame.header.broker_time_ms,
                 generation: frame.header.generation,
             };
-            let body = frame.body.as_ref().expect("a row is a record of a body");
-            block::put_record(group, &self.bases, &stamp, &body.record(row.record));
+            block::put_record(group, &self.bases, &stamp, &row.record);
             self.ranks[(topic.first_rank + row.nth) as usize] = narrow(rank) - topic.first_rank;
             rank += 1;
             if group.len() >= room {
@@ -177,8 +183,7 @@ impl<'a> Build<'a> {
         };
         let last = places.last().map_or(0, |place| place.row) as usize;
         let row = self.rows[last];
-        let body = self.frames[row.frame as usize].body.as_ref().expect("a row is a record of a body");
-        let deleted = body.record(row.record).value.is_none();
+        let deleted = row.record.value.is_none();
         let head = KeyHead { version: row.key_version, last_offset: row.offset, deleted, records: count };
         let entry = &mut self.topics[topic as usize];
         entry.keys += 1;
@@ -235,7 +240,12 @@ impl<'a> Build<'a> {
     }
 
     fn key(&self, row: u32) -> Option<&'a [u8]> {
-        key_of(self.frames, &self.rows[row as usize])
+        self.rows[row as usize].record.key
+    }
+
+    fn same_key(&self, one: &Place, other: &Place) -> bool {
+        (one.topic, one.prefix, one.length) == (other.topic, other.prefix, other.length)
+            && (one.length != LONG || self.key(one.row) == self.key(other.row))
     }
 }
 
@@ -252,7 +262,7 @@ impl OpenBlock {
 }
 
 /// The topics by id, and the records in shard order.
-fn collect(frames: &[Arc<StoredFrame>]) -> (Vec<Topic>, Vec<Row>) {
+fn collect(frames: &[Arc<StoredFrame>]) -> (Vec<Topic>, Vec<Row<'_>>) {
     let mut ids: Vec<u64> = frames.iter().flat_map(|frame| frame.header.topics.iter().map(|topic| topic.id)).collect();
     ids.sort_unstable();
     ids.dedup();
@@ -262,14 +272,15 @@ fn collect(frames: &[Arc<StoredFrame>]) -> (Vec<Topic>, Vec<Row>) {
     let mut rows = Vec::with_capacity(records);
     for (frame, number) in frames.iter().zip(0..) {
         let mut last = None;
-        for ((id, offset, key_version), record) in frame.positions().zip(0..) {
+        let body = frame.body.iter().flat_map(|body| body.records());
+        for (((id, offset, key_version), (_, record)), position) in frame.positions().zip(body).zip(0..) {
             let topic = match last {
                 Some((last, topic)) if last == id => topic,
                 _ => numbers[&id],
             };
             last = Some((id, topic));
             let entry = &mut topics[topic as usize];
-            rows.push(Row { frame: number, record, nth: entry.records, topic, offset, key_version });
+            rows.push(Row { record, offset, key_version, frame: number, position, nth: entry.records, topic });
             entry.push(offset);
         }
     }
@@ -282,28 +293,43 @@ fn collect(frames: &[Arc<StoredFrame>]) -> (Vec<Topic>, Vec<Row>) {
 }
 
 /// Rows by topic, key, offset: offsets ascend with the rows of a topic.
-fn sort(frames: &[Arc<StoredFrame>], rows: &[Row]) -> Vec<Place> {
-    let place = |(row, number): (&Row, u32)| {
-        let key = key_of(frames, row);
-        let mut prefix = [0; 8];
-        let key_bytes = key.unwrap_or_default();
-        let bytes = key_bytes.len().min(8);
-        prefix[..bytes].copy_from_slice(&key_bytes[..bytes]);
-        let topic = u64::from(row.topic) << 1 | u64::from(key.is_some());
-        Place { topic, prefix: u64::from_be_bytes(prefix), row: number }
+fn sort(rows: &[Row<'_>], topics: usize) -> Vec<Place> {
+    let shared = shared_bytes(rows, topics);
+    let place = |(row, number): (&Row<'_>, u32)| {
+        let topic = u64::from(row.topic) << 1 | u64::from(row.record.key.is_some());
+        let rest = row.record.key.map_or(&[][..], |key| &key[shared[row.topic as usize]..]);
+        let mut prefix = [0; PREFIX_BYTES];
+        let bytes = rest.len().min(PREFIX_BYTES);
+        prefix[..bytes].copy_from_slice(&rest[..bytes]);
+        let length = if rest.len() > PREFIX_BYTES { LONG } else { u8::try_from(bytes).unwrap_or(LONG) };
+        Place { topic, prefix: u64::from_be_bytes(prefix), length, row: number }
     };
     let mut order: Vec<Place> = rows.iter().zip(0..).map(place).collect();
-    order.sort_unstable_by(|one, other| {
-        (one.topic, one.prefix).cmp(&(other.topic, other.prefix)).then_with(|| {
-            let keys = [one, other].map(|place| key_of(frames, &rows[place.row as usize]));
+    // A key that ends within the prefix is before all that go on with zeros: so is its length.
+    order.sort_unstable_by(|one, other| match one.topic.cmp(&other.topic).then(one.prefix.cmp(&other.prefix)) {
+        Ordering::Equal if one.length == LONG && other.length == LONG => {
+            let keys = [one, other].map(|place| rows[place.row as usize].record.key);
             keys[0].cmp(&keys[1]).then(one.row.cmp(&other.row))
-        })
+        }
+        Ordering::Equal => (one.length, one.row).cmp(&(other.length, other.row)),
+        unequal => unequal,
     });
     order
 }
 
-fn key_of<'a>(frames: &'a [Arc<StoredFrame>], row: &Row) -> Option<&'a [u8]> {
-    frames[row.frame as usize].body.as_ref().and_then(|body| body.record(row.record).key)
+/// Of each topic how many bytes all its keys begin with.
+fn shared_bytes(rows: &[Row<'_>], topics: usize) -> Vec<usize> {
+    let mut first: Vec<Option<&[u8]>> = vec![None; topics];
+    for row in rows {
+        let Some(key) = row.record.key else { continue };
+        let shared = &mut first[row.topic as usize];
+        *shared = Some(match *shared {
+            None => key,
+            Some(shared) if key.starts_with(shared) => shared,
+            Some(shared) => &shared[..shared.iter().zip(key).take_while(|(one, other)| one == other).count()],
+        });
+    }
+    first.into_iter().map(|shared| shared.map_or(0, <[u8]>::len)).collect()
 }
 
 /// The generation under which most frames ran: records of another one spell it out.
