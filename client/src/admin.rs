@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tidegate_protocol::wire::{
-    Activated, Chain, ChainExplain, ClientBody, PluginList, PluginRollback, PluginSwap, Plugins, ProducerId, Reload,
-    ServerBody, TopicCreate, TopicInfo, TopicList, Topics,
+    Activated, Chain, ChainExplain, ClientBody, KeyList, Keys, PluginList, PluginRollback, PluginSwap, Plugins,
+    ProducerId, Reload, ServerBody, TopicCreate, TopicInfo, TopicList, Topics,
 };
 
 use crate::{Connection, Error};
@@ -47,6 +47,16 @@ impl Admin {
     pub async fn topics_with_reserved(&self, pattern: &str) -> Result<Topics, Error> {
         let list = TopicList { pattern: pattern.to_owned(), reserved: true };
         ask!(self, ClientBody::TopicList(list), Topics, self.patience())
+    }
+
+    /// Keys of a topic that begin with a prefix, in their order, behind `after`: at most 10 000, and whether there are more.
+    ///
+    /// # Errors
+    /// If there is no such topic, the broker refuses or cannot be reached.
+    pub async fn keys(&self, topic: &str, prefix: &[u8], after: Option<&[u8]>) -> Result<Keys, Error> {
+        let (topic, prefix, after) = (topic.to_owned(), prefix.to_vec(), after.map(<[u8]>::to_vec));
+        let list = KeyList { topic, prefix, after, keys_max: 0 };
+        ask!(self, ClientBody::KeyList(list), Keys, self.patience())
     }
 
     /// Creates a topic.

@@ -29,6 +29,8 @@ pub enum Start {
     Cursor(String),
     /// At an offset; the pattern must be one topic.
     Offset(u64),
+    /// At the last record of [`ConsumerOptions::key`].
+    KeyHead,
 }
 
 /// What to read, and how. Make one with [`ConsumerOptions::new`] and set what differs.
@@ -36,6 +38,8 @@ pub enum Start {
 pub struct ConsumerOptions {
     /// A topic or pattern.
     pub pattern: String,
+    /// Only records of this stored key; the pattern must be one topic. Default all.
+    pub key: Option<Bytes>,
     /// Where to start. Default earliest.
     pub start: Start,
     /// Go on with new records for ever. Default: end at what was durable.
@@ -61,6 +65,7 @@ impl ConsumerOptions {
     pub fn new(pattern: impl Into<String>) -> Self {
         Self {
             pattern: pattern.into(),
+            key: None,
             start: Start::Earliest,
             follow: false,
             parameters: String::new(),
@@ -77,6 +82,13 @@ impl ConsumerOptions {
     #[must_use]
     pub fn start(mut self, start: Start) -> Self {
         self.start = start;
+        self
+    }
+
+    /// Reads one key of one topic.
+    #[must_use]
+    pub fn key(mut self, key: impl Into<Bytes>) -> Self {
+        self.key = Some(key.into());
         self
     }
 
@@ -245,12 +257,14 @@ impl Consumer {
                 Start::Latest => wire::Start::Latest(true),
                 Start::Cursor(cursor) => wire::Start::Cursor(cursor),
                 Start::Offset(offset) => wire::Start::Offset(offset),
+                Start::KeyHead => wire::Start::KeyHead(true),
             }),
             follow: self.options.follow,
             records_max: left(self.options.records_max, self.delivered_records),
             bytes_max: left(self.options.bytes_max, self.delivered_bytes),
             parameters: self.options.parameters.clone(),
             group: self.options.group.clone(),
+            key: self.options.key.as_ref().map(|key| key.to_vec()),
         };
         let (mut send, receive) = link.quic.open_bi().await?;
         send.write_all(&frames::encode(ClientBody::OpenFetch(open))).await?;

@@ -17,7 +17,8 @@ use cursor_file::CursorFile;
 #[command(
     after_help = "Examples:\n  tidegate consume orders/eu\n  tidegate consume 'github/*' --from earliest --follow\n  \
                   tidegate consume 'orders/>' --follow --cursor-file orders.cursor --output json | my-program\n  \
-                  tidegate consume orders/eu --from-offset 902 --max 1"
+                  tidegate consume orders/eu --from-offset 902 --max 1\n  \
+                  tidegate consume orders/eu --key 4711 --follow\n  tidegate consume orders/eu --key 4711 --latest"
 )]
 pub(super) struct Args {
     /// A topic or a pattern: `*` is one level, `>` at the end all that follows. Quote it for the shell.
@@ -30,6 +31,14 @@ pub(super) struct Args {
     /// Start at this offset; PATTERN must be one topic.
     #[arg(long, value_name = "OFFSET", conflicts_with = "from")]
     from_offset: Option<u64>,
+
+    /// Only records of this key; PATTERN must be one topic.
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+
+    /// Only the last record of the key; with --follow, it and what comes after.
+    #[arg(long, requires = "key", conflicts_with_all = ["from", "from_offset", "max"])]
+    latest: bool,
 
     /// Go on with new records until Ctrl-C.
     #[arg(long, short)]
@@ -64,6 +73,7 @@ pub(super) async fn run(args: Args, connect: &ConnectArgs, output: &mut Output) 
     let start = match (file.as_ref().and_then(CursorFile::cursor), args.from_offset) {
         (Some(cursor), _) => Start::Cursor(cursor.to_owned()),
         (None, Some(offset)) => Start::Offset(offset),
+        (None, None) if args.latest => Start::KeyHead,
         (None, None) => args.from.clone(),
     };
     let connection = connect.connect().await?;
@@ -105,6 +115,7 @@ impl Read<'_> {
         loop {
             let options = ConsumerOptions {
                 start,
+                key: self.args.key.clone().map(Into::into),
                 follow: self.args.follow,
                 parameters: self.args.parameters.clone(),
                 records_max: self.left().unwrap_or(0),
@@ -179,7 +190,9 @@ impl Read<'_> {
 
     /// Records still to print, if there is a bound.
     fn left(&self) -> Option<u64> {
-        self.args.max.map(|max| max.saturating_sub(self.printed))
+        // The head is one record, unless it is followed.
+        let head = (self.args.latest && !self.args.follow).then_some(1);
+        self.args.max.or(head).map(|max| max.saturating_sub(self.printed))
     }
 
     /// Puts the cursor into its file, behind what it covers.

@@ -12,6 +12,7 @@ mod consume;
 mod error;
 mod expect;
 mod explain;
+mod keys;
 mod log;
 mod output;
 mod plugins;
@@ -77,6 +78,8 @@ enum Command {
     Consume(consume::Args),
     /// List topics, or create one.
     Topics(topics::Args),
+    /// List the keys of a topic.
+    Keys(keys::Args),
     /// List plugins; swap, roll back, reload or explain them.
     Plugins(plugins::Args),
     /// Check a plugins.toml and every plugin it names, without a broker.
@@ -133,6 +136,7 @@ fn dispatch(cli: Cli, output: &mut Output) -> Result<u8, Error> {
         Command::Produce(args) => runtime()?.block_on(produce::run(args, &connect, output)),
         Command::Consume(args) => runtime()?.block_on(consume::run(args, &connect, output)),
         Command::Topics(args) => runtime()?.block_on(topics::run(args, &connect, output)),
+        Command::Keys(args) => runtime()?.block_on(keys::run(args, &connect, output)),
         Command::Plugins(args) => runtime()?.block_on(plugins::run(args, &connect, output)),
         Command::Check(args) => check::run(&args, output),
         Command::Explain(args) => explain::run(&args, output),

@@ -4,13 +4,15 @@ use tidegate_protocol::stored::StoredFrame;
 
 /// Bounds on what is taken of a frame.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Bounds {
+pub(super) struct Bounds<'a> {
     /// Records before this position were told already.
     pub(super) from_lsn: u64,
     /// Records of the topic before this offset are not wanted.
     pub(super) from_offset: u64,
     /// Records to take at most.
     pub(super) records_max: u64,
+    /// Only records of this key.
+    pub(super) key: Option<&'a [u8]>,
 }
 
 /// Records of a frame that match, before the chain.
@@ -29,7 +31,7 @@ pub(super) struct Selected {
 }
 
 /// Looks through a frame.
-pub(super) fn select(frame: &StoredFrame, bounds: Bounds, wants: impl Fn(u64) -> bool) -> Selected {
+pub(super) fn select(frame: &StoredFrame, bounds: Bounds<'_>, wants: impl Fn(u64) -> bool) -> Selected {
     let wanted: Vec<(u64, bool)> = frame.header.topics.iter().map(|topic| (topic.id, wants(topic.id))).collect();
     let wants = |id| wanted.iter().any(|(known, wanted)| *known == id && *wanted);
     let mut selected = Selected {
@@ -45,7 +47,9 @@ pub(super) fn select(frame: &StoredFrame, bounds: Bounds, wants: impl Fn(u64) ->
     let first = frame.header.first_lsn;
     for (at, (topic, offset, key_version)) in (0_u32..).zip(frame.positions()) {
         let lsn = first.saturating_add(u64::from(at));
-        if lsn < bounds.from_lsn || offset < bounds.from_offset || !wants(topic) {
+        let other_key =
+            || bounds.key.is_some() && frame.body.as_ref().and_then(|body| body.record(at).key) != bounds.key;
+        if lsn < bounds.from_lsn || offset < bounds.from_offset || !wants(topic) || other_key() {
             continue;
         }
         if selected.at.len() as u64 >= bounds.records_max {
@@ -89,7 +93,7 @@ mod tests {
         StoredFrame::from_parts(header, Some(body)).expect("a frame")
     }
 
-    const ALL: Bounds = Bounds { from_lsn: 0, from_offset: 0, records_max: u64::MAX };
+    const ALL: Bounds<'static> = Bounds { from_lsn: 0, from_offset: 0, records_max: u64::MAX, key: None };
 
     #[test]
     fn what_matches_and_where_the_scan_is_then() {
@@ -113,6 +117,8 @@ mod tests {
         assert_eq!((rest.at.as_slice(), rest.whole), ([2, 3].as_slice(), false));
         let from = select(&frame, Bounds { from_offset: 11, ..ALL }, |id| id == 16);
         assert_eq!(from.offsets, [11]);
+        let key = |key| select(&frame, Bounds { key: Some(key), ..ALL }, |id| id == 16).offsets;
+        assert_eq!((key(b"k").as_slice(), key(b"other").as_slice()), ([10, 11].as_slice(), [].as_slice()));
         let one = select(&frame, Bounds { records_max: 1, ..ALL }, |id| id == 17);
         assert_eq!((one.at.as_slice(), one.next_lsn), ([1].as_slice(), 103), "the next scan starts at the next match");
     }

@@ -1,5 +1,6 @@
 //! Where a subscription starts, and whether it may.
 
+use bytes::Bytes;
 use tidegate_protocol::{
     cursor::Cursor,
     error::Code,
@@ -23,11 +24,18 @@ pub(super) struct Opened {
     pub(super) from_offset: u64,
     /// The fetch chain's parameters: a JSON object.
     pub(super) parameters: String,
+    /// Only records of this stored key; the pattern is one topic then.
+    pub(super) key: Option<Bytes>,
 }
 
 impl Fetch {
     /// Checks pattern, rights and start. A resume is authorised like a first start.
-    pub(super) fn open(&self, subscriber: &Subscriber, open: &OpenFetch, reader: &Reader) -> Result<Opened, Failure> {
+    pub(super) async fn open(
+        &self,
+        subscriber: &Subscriber,
+        open: &OpenFetch,
+        reader: &Reader,
+    ) -> Result<Opened, Failure> {
         let pattern = TopicPattern::parse(&open.pattern)
             .map_err(|error| Failure::new(Code::PatternInvalid, error.to_string()))?;
         let principal = &subscriber.principal;
@@ -42,13 +50,19 @@ impl Fetch {
             return Err(Failure::new(Code::TopicUnknown, format!("topic {:?} does not exist", open.pattern)));
         }
         let parameters = parameters(&open.parameters)?;
+        if open.key.is_some() && !pattern.is_literal() {
+            let message = format!("a key belongs to one topic, {:?} is a pattern", pattern.as_str());
+            return Err(Failure::new(Code::PatternInvalid, message));
+        }
         let (next_lsn, from_offset) = match &open.start {
             None | Some(Start::Earliest(_)) => (reader.first_lsn(), 0),
             Some(Start::Latest(_)) => (reader.end(), 0),
             Some(Start::Cursor(text)) => self.at_cursor(text, subscriber, &pattern, reader)?,
             Some(Start::Offset(offset)) => at_offset(*offset, &pattern, topic.flatten().as_ref(), reader)?,
+            Some(Start::KeyHead(_)) => at_head(open.key.as_deref(), topic.flatten().as_ref(), reader).await?,
         };
-        Ok(Opened { pattern, next_lsn, from_offset, parameters })
+        let key = open.key.clone().map(Bytes::from);
+        Ok(Opened { pattern, next_lsn, from_offset, parameters, key })
     }
 
     fn at_cursor(
@@ -79,6 +93,20 @@ impl Fetch {
             }
         }
     }
+}
+
+/// Where the last record of a key stands; at the end if there is none.
+async fn at_head(key: Option<&[u8]>, topic: Option<&Topic>, reader: &Reader) -> Result<(u64, u64), Failure> {
+    let Some(key) = key else {
+        return Err(Failure::new(Code::ProtocolViolation, "a read from a key's last record names no key"));
+    };
+    let Some(topic) = topic else { return Ok((reader.end(), 0)) };
+    let last = reader.last_offset(topic.id, key).await;
+    let last = last.map_err(|error| Failure::new(error.code(), error.to_string()))?;
+    Ok(match last {
+        None => (reader.end(), 0),
+        Some(offset) => (reader.lsn_of(topic.id, offset).unwrap_or_else(|| reader.first_lsn()), offset),
+    })
 }
 
 fn at_offset(

@@ -2,6 +2,7 @@
 
 use std::{io, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use tidegate_protocol::{
     error::Code,
     stored::StoredFrame,
@@ -51,6 +52,10 @@ struct Scan<'a> {
     info: ReaderInfo,
     next_lsn: u64,
     from_offset: u64,
+    /// Only records of this stored key.
+    key: Option<Bytes>,
+    /// The topic of the key, once it exists.
+    key_topic: Option<u64>,
     records_left: u64,
     bytes_left: u64,
     /// A read of history ends here; `None` = follow.
@@ -76,7 +81,7 @@ impl Fetch {
     ) -> io::Result<()> {
         let _open = self.metrics.subscriptions.hold();
         let reader = self.shard.reader();
-        let opened = match self.open(subscriber, open, &reader) {
+        let opened = match self.open(subscriber, open, &reader).await {
             Ok(opened) => opened,
             Err(failure) => return self.fail(failure, sink).await,
         };
@@ -112,6 +117,7 @@ impl<'a> Scan<'a> {
     ) -> Self {
         let bound = |max: u64| if max == 0 { u64::MAX } else { max };
         let principal = Arc::clone(&subscriber.principal);
+        let topic = opened.pattern.as_name().and_then(|name| fetch.shard.topic(subscriber.tenant, name.as_str()));
         Self {
             fetch,
             subscriber,
@@ -124,6 +130,8 @@ impl<'a> Scan<'a> {
             },
             next_lsn: opened.next_lsn,
             from_offset: opened.from_offset,
+            key_topic: topic.filter(|_| opened.key.is_some()).map(|topic| topic.id),
+            key: opened.key,
             records_left: bound(open.records_max),
             bytes_left: bound(open.bytes_max),
             end_lsn: (!open.follow).then(|| reader.end()),
@@ -164,10 +172,20 @@ impl<'a> Scan<'a> {
 
     /// Reads and sends the next stretch of the log.
     async fn read(&mut self, sink: &mut impl Sink) -> Result<(), End> {
-        let matcher = Arc::clone(&self.matcher);
         let reader = self.reader.clone();
-        let read = reader.read(self.next_lsn, self.fetch.config.read_bytes, move |topic| matcher.wants(topic));
-        let run = self.unless_stopped(read).await?.map_err(|error| failed(&error))?;
+        let (from_lsn, bytes_max) = (self.next_lsn, self.fetch.config.read_bytes);
+        let run = match (&self.key, self.key_topic) {
+            (Some(key), Some(topic)) => {
+                let read = reader.read_key(from_lsn, bytes_max, topic, key.clone(), self.from_offset);
+                self.unless_stopped(read).await?
+            }
+            _ => {
+                let matcher = Arc::clone(&self.matcher);
+                let read = reader.read(from_lsn, bytes_max, move |topic| matcher.wants(topic));
+                self.unless_stopped(read).await?
+            }
+        };
+        let run = run.map_err(|error| failed(&error))?;
         for frame in run.frames {
             if frame.header.first_lsn >= self.end_lsn.unwrap_or(u64::MAX) {
                 break;
@@ -186,7 +204,12 @@ impl<'a> Scan<'a> {
     }
 
     async fn frame(&mut self, frame: &Arc<StoredFrame>, sink: &mut impl Sink) -> Result<(), End> {
-        let bounds = Bounds { from_lsn: self.next_lsn, from_offset: self.from_offset, records_max: self.records_left };
+        let bounds = Bounds {
+            from_lsn: self.next_lsn,
+            from_offset: self.from_offset,
+            records_max: self.records_left,
+            key: self.key.as_deref(),
+        };
         let selected = select(frame, bounds, |topic| self.matcher.wants(topic));
         if !selected.at.is_empty() {
             let output = self.chain(frame, &selected).await?;
@@ -200,6 +223,10 @@ impl<'a> Scan<'a> {
                 self.next_lsn = next_lsn;
                 self.told = None;
                 self.told_at = self.fetch.clock.monotonic();
+            }
+            if self.key.is_some() {
+                // One topic: what comes behind has higher offsets, and segments are asked from there.
+                self.from_offset = selected.offsets.last().map_or(self.from_offset, |last| last.saturating_add(1));
             }
             self.records_left = self.records_left.saturating_sub(selected.at.len() as u64);
             self.bytes_left = self.bytes_left.saturating_sub(frame.bytes.len() as u64);

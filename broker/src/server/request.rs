@@ -6,20 +6,31 @@ use bytes::Bytes;
 use tidegate_protocol::{
     error::Code,
     topic::{TopicName, TopicPattern},
-    wire::{ChainExplain, ClientBody, Failure, PluginSwap, ProducerIdGiven, ServerBody, TopicList, Topics},
+    wire::{
+        ChainExplain, ClientBody, Failure, KeyInfo, KeyList, Keys, PluginSwap, ProducerIdGiven, ServerBody, TopicList,
+        Topics,
+    },
 };
 
 use super::{Broker, activation::topic_info, connection::Peer};
-use crate::{auth::Verb, produce::authorise, shard::Refusal};
+use crate::{
+    auth::Verb,
+    produce::authorise,
+    shard::{KeyRange, Refusal},
+};
 
 /// Topics in one answer.
 const TOPICS_MAX: usize = 10_000;
+/// Keys in one answer, and bytes of them: an answer is under 16 MiB.
+const KEYS_MAX: usize = 10_000;
+const KEY_BYTES_MAX: usize = 4 << 20;
 
 /// Answers a request.
 pub(super) async fn answer(broker: &Arc<Broker>, peer: &Peer, body: ClientBody) -> Result<ServerBody, Failure> {
     match body {
         ClientBody::TopicList(list) => topics(broker, peer, &list).map(ServerBody::Topics),
         ClientBody::TopicCreate(create) => topic_create(broker, peer, &create.name).await,
+        ClientBody::KeyList(list) => keys(broker, peer, list).await.map(ServerBody::Keys),
         ClientBody::ProducerId(_) => Ok(ServerBody::ProducerId(ProducerIdGiven { id: producer_id(broker) })),
         ClientBody::PluginList(_) => Ok(ServerBody::Plugins(broker.activation.list(&peer.tenant))),
         ClientBody::ChainExplain(explain) => chain(broker, peer, &explain).map(ServerBody::Chain),
@@ -69,6 +80,25 @@ fn topics(broker: &Broker, peer: &Peer, list: &TopicList) -> Result<Topics, Fail
     let truncated = found.len() > TOPICS_MAX;
     let topics = found.iter().take(TOPICS_MAX).filter(|topic| seen(&topic.name)).map(topic_info).collect();
     Ok(Topics { topics, truncated })
+}
+
+async fn keys(broker: &Broker, peer: &Peer, list: KeyList) -> Result<Keys, Failure> {
+    let name = authorise(&peer.principal, Verb::Fetch, &list.topic)?;
+    let Some(topic) = broker.shard.topic(peer.tenant.number, name.as_str()) else {
+        return Err(Failure::new(Code::TopicUnknown, format!("topic {:?} does not exist", name.as_str())));
+    };
+    let asked = usize::try_from(list.keys_max).unwrap_or(KEYS_MAX);
+    let range = KeyRange {
+        prefix: list.prefix.into(),
+        after: list.after.map(Bytes::from),
+        keys_max: if asked == 0 { KEYS_MAX } else { asked.min(KEYS_MAX) },
+        bytes_max: KEY_BYTES_MAX,
+    };
+    let (keys, truncated) =
+        broker.shard.keys(topic.id, range).await.map_err(|error| Failure::new(error.code(), error.to_string()))?;
+    let info =
+        |key: crate::shard::Key| KeyInfo { key: key.key.into(), version: key.version, last_offset: key.last_offset };
+    Ok(Keys { keys: keys.into_iter().map(info).collect(), truncated })
 }
 
 async fn topic_create(broker: &Broker, peer: &Peer, name: &str) -> Result<ServerBody, Failure> {

@@ -12,6 +12,7 @@ mod checkpoint;
 mod dedup;
 mod error;
 mod heads;
+mod keys;
 mod reader;
 mod samples;
 mod state;
@@ -40,6 +41,7 @@ use self::{
 pub use self::{
     dedup::{WINDOW, WINDOW_AGE_MS},
     error::{Refusal, ShardError},
+    keys::{Key, KeyRange},
     reader::Reader,
     ticket::{AckedRun, ActivationTicket, Appended, Ticket, TopicTicket, Waiter},
 };

@@ -2,10 +2,20 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+use tidegate_protocol::{
+    batch::BatchBuilder,
+    limits::Limits,
+    record::RecordView,
+    stored::{FrameHeader, StoredFrame, TopicStamp},
+};
 use tokio::sync::watch;
 
 use super::{Core, ShardError, Waiter};
-use crate::storage::{Durable, Run};
+use crate::storage::{
+    Durable, Run,
+    segment::{StoredKey, StoredRecord},
+};
 
 /// A reader's handle. Cheap to clone; holds no position.
 #[derive(Debug, Clone)]
@@ -35,6 +45,46 @@ impl Reader {
         Ok(read.await.map_err(|_| ShardError::ShuttingDown)??)
     }
 
+    /// As `read`, for the records of one key: out of segments only those, each in a frame of its own; behind them frames
+    /// that touch the topic, for the caller to look through. Cancel-safe.
+    ///
+    /// # Errors
+    /// As `read`.
+    pub async fn read_key(
+        &self,
+        from_lsn: u64,
+        bytes_max: usize,
+        topic_id: u64,
+        key: Bytes,
+        from_offset: u64,
+    ) -> Result<Run, ShardError> {
+        if self.core.log.tail(from_lsn, 1).is_none() {
+            let log = self.core.log.clone();
+            let read = tokio::task::spawn_blocking(move || {
+                log.read_key(from_lsn, bytes_max, StoredKey { topic_id, key: &key, from_offset })
+            });
+            if let Some(found) = read.await.map_err(|_| ShardError::ShuttingDown)?? {
+                let frame = |record: &StoredRecord| self.core.frame_of(record).map(Arc::new);
+                let frames = found.records.iter().map(frame).collect::<Result<_, _>>()?;
+                return Ok(Run { frames, next_lsn: found.next_lsn });
+            }
+        }
+        self.read(from_lsn, bytes_max, move |id| id == topic_id).await
+    }
+
+    /// Offset of the last record of a key, once that is durable; `None` if it was never written. Cancel-safe.
+    ///
+    /// # Errors
+    /// If the log failed before.
+    pub async fn last_offset(&self, topic_id: u64, key: &[u8]) -> Result<Option<u64>, ShardError> {
+        let (head, next_lsn) = {
+            let mut state = self.core.lock();
+            (state.heads.get(topic_id, key), state.next_lsn)
+        };
+        self.core.waiter(next_lsn).durable().await?;
+        Ok(head.map(|head| head.last_offset))
+    }
+
     /// Waits until something at or behind an LSN is durable. Cancel-safe.
     ///
     /// # Errors
@@ -58,5 +108,30 @@ impl Reader {
         let state = self.core.lock();
         let entry = state.catalog.get(topic_id)?;
         Some(state.samples.find(topic_id, offset).unwrap_or(entry.first_lsn))
+    }
+}
+
+impl Core {
+    /// A frame of one record, at the record's own position.
+    fn frame_of(&self, record: &StoredRecord) -> Result<StoredFrame, ShardError> {
+        let replay = |what: String| ShardError::Replay { lsn: record.lsn, what };
+        let named = self.names.read().unwrap_or_else(std::sync::PoisonError::into_inner).get(&record.topic_id).cloned();
+        let (tenant, name) = named.ok_or_else(|| replay(format!("topic {} has no name", record.topic_id)))?;
+        let mut builder = BatchBuilder::new();
+        let (key, value) = (record.key.as_deref(), record.value.as_deref());
+        let timestamp_ms = record.timestamp_ms;
+        builder.push(name.as_str(), RecordView { key, value, headers: &record.headers, timestamp_ms });
+        let body = builder.finish_body(&Limits::STORED).map_err(|error| replay(error.to_string()))?;
+        let header = FrameHeader {
+            first_lsn: record.lsn,
+            broker_time_ms: record.broker_time_ms,
+            generation: record.generation,
+            tenant,
+            input_count: 1,
+            topics: vec![TopicStamp { id: record.topic_id, base_offset: record.offset }],
+            key_versions: vec![record.key_version],
+            ..FrameHeader::default()
+        };
+        StoredFrame::from_parts(header, Some(body)).map_err(|error| replay(error.to_string()))
     }
 }

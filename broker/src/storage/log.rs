@@ -17,6 +17,7 @@ use super::{
     index::Wanted,
     objects::Objects,
     ring::Ring,
+    segment::{KeyRun, StoredKey},
     store::{Consolidation, Store},
     wal::{
         Wal,
@@ -194,6 +195,21 @@ impl Log {
     /// If the disk fails, what it holds is damaged, or the LSN is no longer kept.
     pub fn read(&self, from_lsn: u64, bytes_max: usize, wanted: &dyn Fn(u64) -> bool) -> Result<Run, StorageError> {
         self.read_any(from_lsn, bytes_max, Some(wanted))
+    }
+
+    /// Records of a key from an LSN on, out of segments, up to some bytes. Blocking. `None` where no segment holds the LSN:
+    /// there `read` gives the topic's frames, and the WAL bounds how many.
+    ///
+    /// # Errors
+    /// As `read`.
+    pub fn read_key(
+        &self,
+        from_lsn: u64,
+        bytes_max: usize,
+        key: StoredKey<'_>,
+    ) -> Result<Option<KeyRun>, StorageError> {
+        let Some(local) = &self.handle.local else { return Ok(None) };
+        local.store.read_key(from_lsn, bytes_max, key)
     }
 
     /// The durable frame that holds an LSN. Blocking unless it is in the tail.

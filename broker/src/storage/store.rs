@@ -19,6 +19,7 @@ use super::{
     index::Wanted,
     manifest::{CHECKPOINTS, CheckpointRef, Current, SegmentRef},
     objects::Objects,
+    segment::{KeyRun, StoredKey},
     segments::{self, Segments},
     wal::{files::WalFiles, local::OnFull, spare::Spares},
 };
@@ -29,6 +30,8 @@ const CHECKPOINT_HEAD_BYTES: usize = 16;
 /// A checkpoint is asked for when the log has grown by this many times the last one: writing state must stay a small part
 /// of writing records.
 const CHECKPOINT_GROWTH: u64 = 2;
+/// Segments that one read by key looks into: their filters answer in no time, but a cold one is opened first.
+const KEY_SEGMENTS_MAX: usize = 64;
 /// On a full disk consolidation waits this long before it tries again.
 const RETRY_DELAY: Duration = Duration::from_secs(5);
 
@@ -170,6 +173,45 @@ impl Store {
         let at = listed.partition_point(|segment| segment.next_lsn <= from_lsn);
         let Some(segment) = listed.get(at).filter(|segment| segment.first_lsn <= from_lsn) else { return Ok(None) };
         self.segments.read(segment, from_lsn, bytes_max, wanted).map(Some)
+    }
+}
+
+impl Store {
+    /// Records of a key from an LSN on, up to some bytes. `None` if no segment holds the LSN.
+    ///
+    /// # Errors
+    /// If the store fails or a segment is damaged.
+    pub(crate) fn read_key(
+        &self,
+        from_lsn: u64,
+        bytes_max: usize,
+        key: StoredKey<'_>,
+    ) -> Result<Option<KeyRun>, StorageError> {
+        let listed = self.listed.load_full();
+        let at = listed.partition_point(|segment| segment.next_lsn <= from_lsn);
+        if listed.get(at).is_none_or(|segment| segment.first_lsn > from_lsn) {
+            return Ok(None);
+        }
+        let mut run = KeyRun { records: Vec::new(), next_lsn: from_lsn };
+        let mut bytes_left = bytes_max;
+        for segment in listed.iter().skip(at).take(KEY_SEGMENTS_MAX) {
+            let open = self.segments.open(segment)?;
+            let mut next = Some(key.from_offset);
+            while let Some(from_offset) = next {
+                let slice = open.replay(key.topic_id, key.key, from_offset, bytes_left)?;
+                next = slice.next_offset;
+                for record in slice.records.into_iter().filter(|record| record.lsn >= from_lsn) {
+                    bytes_left = bytes_left.saturating_sub(record.bytes());
+                    run.next_lsn = record.lsn + 1;
+                    run.records.push(record);
+                }
+                if bytes_left == 0 || (next.is_some() && !run.records.is_empty()) {
+                    return Ok(Some(run));
+                }
+            }
+            run.next_lsn = segment.next_lsn;
+        }
+        Ok(Some(run))
     }
 }
 

@@ -49,6 +49,48 @@ pub struct TopicCreate {
     pub name: String,
 }
 
+/// Asks for keys of a topic, by prefix.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct KeyList {
+    /// The topic.
+    #[prost(string, tag = "1")]
+    pub topic: String,
+    /// Keys begin with it; empty = all.
+    #[prost(bytes = "vec", tag = "2")]
+    pub prefix: Vec<u8>,
+    /// Only keys behind this one: the last of the answer before.
+    #[prost(bytes = "vec", optional, tag = "3")]
+    pub after: Option<Vec<u8>>,
+    /// At most so many; 0 = as many as one answer holds.
+    #[prost(uint32, tag = "4")]
+    pub keys_max: u32,
+}
+
+/// Where a key stands.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct KeyInfo {
+    /// As stored.
+    #[prost(bytes = "vec", tag = "1")]
+    pub key: Vec<u8>,
+    /// Version of its last record.
+    #[prost(uint64, tag = "2")]
+    pub version: u64,
+    /// Offset of its last record.
+    #[prost(uint64, tag = "3")]
+    pub last_offset: u64,
+}
+
+/// Answer to `KeyList`, by key.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Keys {
+    /// At most 10 000, and 4 MiB of keys.
+    #[prost(message, repeated, tag = "1")]
+    pub keys: Vec<KeyInfo>,
+    /// There are more behind the last one.
+    #[prost(bool, tag = "2")]
+    pub truncated: bool,
+}
+
 /// Asks for the plugins.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct PluginList {}

@@ -3,8 +3,8 @@
 use prost::Message;
 
 use super::admin::{
-    Activated, Chain, ChainExplain, PluginList, PluginRollback, PluginSwap, Plugins, Reload, TopicCreate, TopicInfo,
-    TopicList, Topics,
+    Activated, Chain, ChainExplain, KeyList, Keys, PluginList, PluginRollback, PluginSwap, Plugins, Reload,
+    TopicCreate, TopicInfo, TopicList, Topics,
 };
 
 /// First message of a connection.
@@ -106,7 +106,7 @@ pub struct ConflictDetail {
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct ClientMessage {
     /// Which.
-    #[prost(oneof = "ClientBody", tags = "1, 2, 3, 10, 11, 20, 21, 22, 23, 24, 25")]
+    #[prost(oneof = "ClientBody", tags = "1, 2, 3, 10, 11, 12, 20, 21, 22, 23, 24, 25")]
     pub body: Option<ClientBody>,
 }
 
@@ -128,6 +128,9 @@ pub enum ClientBody {
     /// Creates a topic.
     #[prost(message, tag = "11")]
     TopicCreate(TopicCreate),
+    /// Keys of a topic.
+    #[prost(message, tag = "12")]
+    KeyList(KeyList),
     /// Plugins of the tenant.
     #[prost(message, tag = "20")]
     PluginList(PluginList),
@@ -259,7 +262,7 @@ pub struct OpenFetch {
     #[prost(string, tag = "1")]
     pub pattern: String,
     /// Where to start.
-    #[prost(oneof = "Start", tags = "2, 3, 4, 5")]
+    #[prost(oneof = "Start", tags = "2, 3, 4, 5, 12")]
     pub start: Option<Start>,
     /// Go on with new records for ever.
     #[prost(bool, tag = "6")]
@@ -276,6 +279,9 @@ pub struct OpenFetch {
     /// The consumer group's name, or empty. (Groups are declared, not kept yet.)
     #[prost(string, tag = "10")]
     pub group: String,
+    /// Only records of this stored key; the pattern must be one topic.
+    #[prost(bytes = "vec", optional, tag = "11")]
+    pub key: Option<Vec<u8>>,
 }
 
 /// See `OpenFetch`. Nothing = earliest.
@@ -293,6 +299,9 @@ pub enum Start {
     /// From an offset; the pattern must be one topic.
     #[prost(uint64, tag = "5")]
     Offset(u64),
+    /// From the last record of `key` on, which must be given.
+    #[prost(bool, tag = "12")]
+    KeyHead(bool),
 }
 
 /// Head of a batch on its way out: the records of one stored frame that match and passed the chain.
@@ -330,7 +339,7 @@ pub struct FetchProgress {
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct ServerMessage {
     /// Which.
-    #[prost(oneof = "ServerBody", tags = "1, 2, 3, 4, 10, 11, 20, 21, 22, 25")]
+    #[prost(oneof = "ServerBody", tags = "1, 2, 3, 4, 10, 11, 12, 20, 21, 22, 25")]
     pub body: Option<ServerBody>,
 }
 
@@ -355,6 +364,9 @@ pub enum ServerBody {
     /// Answer to `TopicCreate`.
     #[prost(message, tag = "11")]
     TopicCreated(TopicInfo),
+    /// Answer to `KeyList`.
+    #[prost(message, tag = "12")]
+    Keys(Keys),
     /// Answer to `PluginList`.
     #[prost(message, tag = "20")]
     Plugins(Plugins),

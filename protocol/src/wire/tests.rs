@@ -66,6 +66,17 @@ fn messages_of_the_client_have_their_golden_bytes() {
         ..OpenFetch::default()
     };
     control(&hex!("wire_open_fetch"), &ClientMessage::from(ClientBody::OpenFetch(fetch)));
+    let key = OpenFetch {
+        pattern: "orders/eu".to_owned(),
+        start: Some(Start::KeyHead(true)),
+        follow: true,
+        key: Some(b"4711".to_vec()),
+        ..OpenFetch::default()
+    };
+    control(&hex!("wire_open_fetch_key"), &ClientMessage::from(ClientBody::OpenFetch(key)));
+    let (topic, prefix, after) = ("orders/eu".to_owned(), b"47".to_vec(), Some(b"4711".to_vec()));
+    let list = KeyList { topic, prefix, after, keys_max: 100 };
+    control(&hex!("wire_key_list"), &ClientMessage::from(ClientBody::KeyList(list)));
     let topic = TopicName::parse("a/b").unwrap();
     let head = ProduceHead {
         producer_id: 9,
@@ -109,6 +120,8 @@ fn messages_of_the_broker_have_their_golden_bytes() {
         Some(ConflictDetail { topic: "a/b".to_owned(), key: b"k1".to_vec(), version: 5, last_offset: Some(0) });
     control(&hex!("wire_failure"), &ServerMessage::from(ServerBody::Failure(failure)));
     let progress = FetchProgress { cursor: CURSOR.to_owned(), at_end: true };
+    let keys = Keys { keys: vec![KeyInfo { key: b"4712".to_vec(), version: 3, last_offset: 400 }], truncated: true };
+    control(&hex!("wire_keys"), &ServerMessage::from(ServerBody::Keys(keys)));
     control(&hex!("wire_fetch_progress"), &ServerMessage::from(ServerBody::FetchProgress(progress)));
     let head = FetchHead {
         offsets: vec![10, 0, 11, 12],

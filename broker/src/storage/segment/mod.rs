@@ -4,7 +4,7 @@
 //! ```text
 //! 0  8  magic "TGS1" · u8 version = 1 · u8 level · u16 shard
 //!       blocks              records by (topic, key, offset), about 64 KiB each           `block`
-//!       directory pages     keys with their heads, about 4 KiB each                      `directory`
+//!       directory pages     keys with their heads, about 2 KiB each                      `directory`
 //!       pages of heads      frames without their records, in shard order, about 64 KiB   `heads`
 //!       permutations        per topic: from offset to rank                               `topics`
 //!       topic table · block index · directory index · index of heads · filter            read when a segment is opened
@@ -66,6 +66,33 @@ pub struct StoredRecord {
     pub value: Option<Bytes>,
     /// A headers item (ADR 1); empty = none.
     pub headers: Bytes,
+}
+
+impl StoredRecord {
+    /// Bytes of key, value and headers.
+    pub fn bytes(&self) -> usize {
+        [&self.key, &self.value].into_iter().flatten().map(Bytes::len).sum::<usize>() + self.headers.len()
+    }
+}
+
+/// Whose records are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoredKey<'a> {
+    /// The topic's id.
+    pub topic_id: u64,
+    /// As stored.
+    pub key: &'a [u8],
+    /// Records before this offset are not.
+    pub from_offset: u64,
+}
+
+/// Records of a key out of a stretch of the log.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KeyRun {
+    /// In order.
+    pub records: Vec<StoredRecord>,
+    /// Everything before was looked at.
+    pub next_lsn: u64,
 }
 
 /// Records of a topic or key in offset order.

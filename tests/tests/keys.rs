@@ -1,0 +1,96 @@
+//! Keys are streams: one key is read, followed, its head asked for and listed, whether its records lie in memory, the WAL or
+//! segments.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::time::Duration;
+
+use tidegate_protocol::{
+    error::Code,
+    wire::{OpenFetch, Start},
+};
+use tidegate_tests::{
+    broker::{Broker, Site},
+    raw::{self, Client, Fetched, Refused, Send},
+    wait::test,
+};
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn of_key(topic: &str, key: &str, start: Start, follow: bool) -> OpenFetch {
+    let (pattern, key, start) = (topic.to_owned(), Some(key.as_bytes().to_vec()), Some(start));
+    OpenFetch { pattern, key, start, follow, ..OpenFetch::default() }
+}
+
+async fn print(site: &Site, broker: &Broker, line: &str) -> String {
+    let arguments: Vec<&str> = line.split(' ').collect();
+    let ended = site.tidegate(broker, &arguments).await;
+    assert_eq!(ended.code, Some(0), "tidegate {line}: {ended:?}");
+    ended.stdout
+}
+
+fn places(records: &[Fetched]) -> Vec<(u64, u64)> {
+    records.iter().map(|fetched| (fetched.offset, fetched.version)).collect()
+}
+
+#[test]
+fn a_key_is_read_followed_and_listed_through_memory_wal_and_segments() {
+    test(LIMIT, async {
+        let mut site = Site::new();
+        site.arguments(&["--tail-size", "64KiB", "--wal-file-size", "64KiB"]);
+        let broker = site.start().await;
+        let client = Client::new(broker.addr).await;
+        let value = "x".repeat(500);
+        for round in 0..1_500 {
+            let hot = Send::keyed("orders/eu", format!("k{}", round % 150), value.clone());
+            let once = Send::keyed("orders/eu", format!("once{round}"), "-");
+            client.put(&[hot, once, Send::keyed("orders/us", "k7", value.clone())]).await;
+        }
+        let all = client.all("orders/eu").await;
+        let wanted: Vec<Fetched> =
+            all.iter().filter(|fetched| fetched.key.as_deref() == Some(b"k7")).cloned().collect();
+        assert_eq!(wanted.len(), 10);
+        let read =
+            client.fetch(of_key("orders/eu", "k7", Start::Earliest(true), false)).await.unwrap().rest().await.unwrap();
+        assert_eq!(places(&read), places(&wanted));
+        assert!(
+            read.iter()
+                .all(|fetched| fetched.topic == "orders/eu" && fetched.value.as_deref() == Some(value.as_bytes()))
+        );
+        // Bounded and resumed at its cursor, it is the same.
+        let mut first = of_key("orders/eu", "k7", Start::Earliest(true), false);
+        first.records_max = 4;
+        let mut fetching = client.fetch(first).await.unwrap();
+        let mut read = fetching.take(4).await.unwrap();
+        let rest = of_key("orders/eu", "k7", Start::Cursor(fetching.cursor.clone()), false);
+        read.extend(client.fetch(rest).await.unwrap().rest().await.unwrap());
+        assert_eq!(places(&read), places(&wanted));
+        // Its head, and then live.
+        let mut live = client.fetch(of_key("orders/eu", "k7", Start::KeyHead(true), true)).await.unwrap();
+        assert_eq!(places(&live.take(1).await.unwrap()), places(&wanted[9..]));
+        client.put(&[Send::keyed("orders/eu", "k8", "new")]).await;
+        client.put(&[Send::keyed("orders/eu", "k7", "new")]).await;
+        let new = live.take(1).await.unwrap();
+        assert_eq!((new[0].version, new[0].value.as_deref()), (11, Some(&b"new"[..])));
+        // What cannot be asked.
+        for (open, code) in [
+            (of_key("orders/*", "k7", Start::Earliest(true), false), Code::PatternInvalid),
+            (OpenFetch { key: None, ..of_key("orders/eu", "", Start::KeyHead(true), false) }, Code::ProtocolViolation),
+            (of_key("nowhere", "k7", Start::Earliest(true), false), Code::TopicUnknown),
+        ] {
+            match client.fetch(open).await.unwrap().rest().await {
+                Err(Refused::Failure(failure)) => assert_eq!(raw::code(&failure), code),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(print(&site, &broker, "consume orders/eu --key k7 --latest").await, "orders/eu@3001 k7 new\n");
+        assert_eq!(print(&site, &broker, "consume orders/eu --key absent --latest").await, "");
+        let lines = print(&site, &broker, "consume orders/eu --key once1499").await;
+        assert_eq!(lines, "orders/eu@2999 once1499 -\n");
+        let listed = print(&site, &broker, "keys list orders/eu --prefix k14 --output json").await;
+        let keys: Vec<_> = listed.lines().map(|line| line.split('"').nth(3).unwrap().to_owned()).collect();
+        assert_eq!(keys, ["k14", "k140", "k141", "k142", "k143", "k144", "k145", "k146", "k147", "k148", "k149"]);
+        assert!(listed.starts_with(r#"{"key":"k14","version":10,"last_offset":"#), "{listed}");
+        broker.drain().await;
+    });
+}
