@@ -94,3 +94,32 @@ fn a_key_is_read_followed_and_listed_through_memory_wal_and_segments() {
         broker.drain().await;
     });
 }
+
+#[test]
+fn a_key_in_a_segment_passes_the_fetch_chain_like_any_other_read() {
+    test(LIMIT, async {
+        let mut site = Site::new();
+        site.arguments(&["--tail-size", "64KiB", "--wal-file-size", "64KiB"]);
+        site.install("redact");
+        site.plugins(
+            "[plugin.redact]\nfrom = \"redact.wasm\"\nsettings = { pointers = [\"/email\"] }\n\
+             [[chain]]\ntopics = [\"people\"]\nfetch = [\"redact\"]\n",
+        );
+        let broker = site.start().await;
+        let client = Client::new(broker.addr).await;
+        let person = |key: &str| Send::keyed("people", key.to_owned(), r#"{"email":"ann@example.org","city":"Bonn"}"#);
+        client.put(&[person("ann")]).await;
+        for at in 0..500 {
+            client.put(&[Send::keyed("people", format!("{at}"), "x".repeat(2_000))]).await;
+        }
+        client.put(&[person("ann")]).await;
+        let read = of_key("people", "ann", Start::Earliest(true), false);
+        let read = client.fetch(read).await.unwrap().rest().await.unwrap();
+        assert_eq!(places(&read), [(0, 1), (501, 2)]);
+        for fetched in &read {
+            assert!(!fetched.text().contains("ann@"), "{}", fetched.text());
+            assert!(fetched.text().contains("Bonn"), "{}", fetched.text());
+        }
+        broker.drain().await;
+    });
+}

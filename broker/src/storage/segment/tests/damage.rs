@@ -7,6 +7,14 @@ use super::{
 
 const GOLDEN: &str = include_str!("../golden/segment_v1.hex");
 
+const GOLDEN_GENERATIONS: &str = include_str!("../golden/segment_v1_generations.hex");
+
+/// With headers, tombstones and a change of generation.
+fn golden_generations() -> Vec<Arc<StoredFrame>> {
+    let shape = Shape { frames: 22, records: 3, topics: 2, keys: 9, value_bytes: 8, big_bytes: 0, null_one_in: 0 };
+    frames(5, &shape)
+}
+
 fn golden_frames() -> Vec<Arc<StoredFrame>> {
     let shape = Shape { frames: 4, records: 4, topics: 2, keys: 6, value_bytes: 12, big_bytes: 0, null_one_in: 3 };
     frames(11, &shape)
@@ -55,11 +63,17 @@ fn ask_all(
 
 #[test]
 fn segments_have_their_golden_bytes_and_golden_bytes_are_read() {
-    let frames = golden_frames();
-    let bytes = build(3, 1, &frames);
-    assert_eq!(bytes, from_hex(GOLDEN), "now:\n{}", to_hex(&bytes));
-    let expected = expected(&bytes, &frames);
-    ask_all(from_hex(GOLDEN), &expected, &frames, &records_of(&frames)).unwrap();
+    for (frames, golden) in [(golden_frames(), GOLDEN), (golden_generations(), GOLDEN_GENERATIONS)] {
+        let bytes = build(3, 1, &frames);
+        assert!(bytes == from_hex(golden), "now:\n{}\n", to_hex(&bytes));
+        let expected = expected(&bytes, &frames);
+        ask_all(from_hex(golden), &expected, &frames, &records_of(&frames)).unwrap();
+    }
+    let records = records_of(&golden_generations());
+    assert!(
+        records.iter().any(|record| !record.headers.is_empty()) && records.iter().any(|record| record.value.is_none())
+    );
+    assert!(records.iter().any(|record| record.generation != records[0].generation));
 }
 
 #[test]
