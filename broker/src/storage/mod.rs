@@ -1,8 +1,8 @@
 //! Disk and bucket: keeps stored frames in LSN order, durable before anybody is told, and gives them back.
 //!
 //! Owns `std::fs` and `object_store`. Must not know what a topic is called, what a key means beside its bytes, hooks or
-//! connections. Called
-//! by `shard` (append, checkpoint), `fetch` (read, through `shard`), `cli` (offline tools). ADR 4 and 8 have the formats.
+//! connections. Called by `shard` (append, checkpoint), `fetch` (read, through `shard`), `cli` (offline tools). ADR 4 and 8
+//! have the formats.
 //!
 //! A frame's way: [`Log::append`] → queue → writer thread → [`wal`] (one write, one fdatasync for all queued) → tail ring
 //! and `durable` → later, when its WAL file is full, a segment in the object store.
