@@ -125,6 +125,20 @@ impl Grants {
         }
         Ok(all)
     }
+    /// Whether a grant is given; of `route` and `emit` any pattern, of those that are no grants all.
+    pub(super) fn has(&self, grant: &str) -> bool {
+        match grant.split_once(':').map_or((grant, ""), |(name, target)| (name, target)) {
+            ("log", _) => self.log,
+            ("clock", _) => self.clock,
+            ("random", _) => self.random,
+            ("counters", _) => self.counters,
+            ("batch", _) => self.batch,
+            ("route", _) => !self.route.is_empty(),
+            ("emit", _) => !self.emit.is_empty(),
+            ("header", name) => self.may_touch_header(name),
+            _ => true,
+        }
+    }
     pub(super) fn may_route(&self, topic: &str) -> bool {
         self.route.iter().any(|pattern| pattern.matches(topic))
     }

@@ -24,6 +24,7 @@ mod guest;
 mod instance;
 mod load;
 mod measure;
+mod needed;
 mod placement;
 mod plugin;
 mod runtime;
