@@ -117,6 +117,14 @@ impl Error {
         }
     }
 
+    /// Whether who answered is not whom [`crate::Trust`] takes for the broker.
+    pub fn is_untrusted(&self) -> bool {
+        // TLS alerts (RFC 8446, section 6.2) from bad_certificate to access_denied, raised on this side, as QUIC carries them
+        // (RFC 9001, section 4.8).
+        const CERTIFICATE: std::ops::RangeInclusive<u64> = 0x100 + 42..=0x100 + 49;
+        matches!(self, Self::Lost(quinn::ConnectionError::TransportError(error)) if CERTIFICATE.contains(&error.code.into()))
+    }
+
     pub(crate) fn broker(failure: wire::Failure) -> Self {
         Self::Broker(Box::new(Failure::from(failure)))
     }

@@ -58,19 +58,19 @@ codes! {
     301 PatternInvalid "PATTERN_INVALID" false
         "A topic pattern breaks the rules." "Nothing was read." "`*` is one level (also as a prefix, red*), `>` at the end is all that follows; quote it for the shell."
     302 TopicUnknown "TOPIC_UNKNOWN" false
-        "The topic does not exist, and topics are not created on first use." "Nothing was done." "Create it: tidegate topics create TOPIC."
+        "The topic does not exist: reading creates none, and writing does not where the broker runs with --no-create-topics." "Nothing was done." "Is the name right? Create it: tidegate topics create TOPIC; or start the broker without --no-create-topics and write to it."
     303 TopicReserved "TOPIC_RESERVED" false
         "The topic has a level that starts with `$`: only the broker writes there." "Nothing was appended." "Choose another name."
     304 TopicExists "TOPIC_EXISTS" false
         "A topic of that name exists." "It stays as it is." "Use it, or choose another name."
     310 RecordTooLarge "RECORD_TOO_LARGE" false
-        "A record, its key or its headers are over the limit." "Nothing was appended." "Send a smaller record, or raise the limit in the broker's settings."
+        "A record, its key or its headers are over the limit." "The record was not appended, nor was its batch." "Send a smaller record: at most 1 MiB, its key 4 KiB, its 64 headers 16 KiB."
     311 BatchTooLarge "BATCH_TOO_LARGE" false
         "A batch has too many bytes, records, topics or conditions." "Nothing was appended." "Send smaller batches."
     312 HeaderReserved "HEADER_RESERVED" false
         "A header name starts with `tidegate-`: only the broker and granted plugins set those." "Nothing was appended." "Rename the header."
     313 LimitReached "LIMIT_REACHED" true
-        "A limit of the broker or tenant is reached: connections, streams, subscriptions, topics." "Nothing was done." "Close what is not used, or raise the limit."
+        "A limit of the broker or tenant is reached: connections, streams, subscriptions, topics." "Nothing was done." "Close what is not used, and try again."
     400 Conflict "CONFLICT" false
         "A condition does not hold: the key stands at another version." "Nothing of the batch was appended." "Read the key, decide again, send with the version that stands."
     401 ConditionTargetMoved "CONDITION_TARGET_MOVED" false
@@ -110,7 +110,7 @@ codes! {
     523 NothingToRollBack "NOTHING_TO_ROLL_BACK" false
         "The plugin has no earlier version." "Nothing changed." "Swap in the version you want."
     524 ConfigInvalid "CONFIG_INVALID" false
-        "The configuration does not hold." "The running configuration is unchanged." "Fix the line that the message names; `tidegate check plugins.toml` tells without a broker."
+        "The configuration does not hold." "Nothing changed; what ran before keeps running." "Fix what the message names; `tidegate check plugins.toml` judges that file without a broker."
     600 Overloaded "OVERLOADED" true
         "The byte budget between socket and disk was full for 5 s." "Nothing of the batch was appended." "Retry after the time given; send less."
     601 StorageFull "STORAGE_FULL" true

@@ -29,7 +29,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, output: &mut Output) -> Result<u8, Error> {
-    let config = plugins::load(&args.file).map_err(|error| Error::Config(error.to_string()))?;
+    let config = plugins::load(&args.file).map_err(|error| Error::config(error.short()))?;
     for warning in &config.warnings {
         output.row(&Finding::warning(warning.clone()))?;
     }
@@ -70,7 +70,7 @@ fn runtime() -> Result<Runtime, Error> {
     let clock = Arc::new(SystemClock::default());
     let random = Arc::new(SystemRandom::default());
     Runtime::new(hooks::Config::default(), Arc::new(Silent), clock, random)
-        .map_err(|error| Error::Internal(error.to_string()))
+        .map_err(|error| Error::internal(error.to_string()))
 }
 
 fn load(

@@ -6,10 +6,13 @@ mod rows;
 use std::{path::PathBuf, time::Duration};
 
 use tidegate_client::{Connection, Consumer, ConsumerOptions, Event, FetchedBatch, RecordView, Start};
-use tidegate_protocol::cursor::Cursor;
-use tokio::time::Instant;
+use tidegate_protocol::{cursor::Cursor, error::Code};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::Instant,
+};
 
-use super::{ConnectArgs, Error, Output, exit};
+use super::{ConnectArgs, Error, Output, exit, names};
 use cursor_file::CursorFile;
 
 /// Arguments of `consume`.
@@ -40,7 +43,7 @@ pub(super) struct Args {
     #[arg(long, requires = "key", conflicts_with_all = ["from", "from_offset", "max"])]
     latest: bool,
 
-    /// Go on with new records until Ctrl-C.
+    /// Go on with new records until Ctrl-C or SIGTERM.
     #[arg(long, short)]
     follow: bool,
 
@@ -53,8 +56,17 @@ pub(super) struct Args {
     cursor_file: Option<PathBuf>,
 
     /// Parameters for fetch plugins: a JSON object.
-    #[arg(long, value_name = "JSON", default_value = "", hide_default_value = true)]
+    #[arg(long, value_name = "JSON", default_value = "", hide_default_value = true, value_parser = parse_parameters)]
     parameters: String,
+}
+
+fn parse_parameters(text: &str) -> Result<String, String> {
+    match serde_json::from_str::<serde_json::Value>(text) {
+        Ok(serde_json::Value::Object(_)) => Ok(text.to_owned()),
+        Ok(_) => Err("JSON, but no object; write '{\"name\": \"value\"}'".to_owned()),
+        Err(_) if text.is_empty() => Ok(String::new()),
+        Err(error) => Err(format!("not JSON: {error}; write '{{\"name\": \"value\"}}'")),
+    }
 }
 
 fn parse_start(text: &str) -> Result<Start, String> {
@@ -69,6 +81,12 @@ fn parse_start(text: &str) -> Result<Start, String> {
 }
 
 pub(super) async fn run(args: Args, connect: &ConnectArgs, output: &mut Output) -> Result<u8, Error> {
+    let pattern = names::pattern(&args.pattern)?;
+    let of_one_topic = [(args.from_offset.is_some(), "--from-offset"), (args.key.is_some(), "--key")];
+    if let Some((_, flag)) = of_one_topic.into_iter().find(|(given, _)| *given && !pattern.is_literal()) {
+        let what = format!("{flag} is of one topic, {:?} is a pattern", args.pattern);
+        return Err(Error::argument(Code::PatternInvalid, what).then("Name one topic."));
+    }
     let mut file = args.cursor_file.clone().map(CursorFile::open).transpose()?;
     let start = match (file.as_ref().and_then(CursorFile::cursor), args.from_offset) {
         (Some(cursor), _) => Start::Cursor(cursor.to_owned()),
@@ -77,10 +95,10 @@ pub(super) async fn run(args: Args, connect: &ConnectArgs, output: &mut Output) 
         (None, None) => args.from.clone(),
     };
     let connection = connect.connect().await?;
-    let mut read = Read { args: &args, connect, output, file: file.as_mut(), printed: 0, cursor: None };
+    let mut read = Read { args: &args, connect, output, file: file.as_mut(), printed: 0, cursor: None, looked: false };
     let done = tokio::select! {
         done = read.all(&connection, start) => done,
-        stop = tokio::signal::ctrl_c() => stop.map_err(|source| Error::io("listen for", "Ctrl-C", source)),
+        stop = stopped() => stop,
     };
     // Whatever ended the read: what was printed stays printed, and the file says so.
     let saved = read.save();
@@ -93,6 +111,15 @@ pub(super) async fn run(args: Args, connect: &ConnectArgs, output: &mut Output) 
     Ok(exit::OK)
 }
 
+/// Ctrl-C or SIGTERM: the read ends where it is, with its cursor saved and its connection closed.
+async fn stopped() -> Result<(), Error> {
+    let mut term = signal(SignalKind::terminate()).map_err(|source| Error::io("listen for", "SIGTERM", source))?;
+    tokio::select! {
+        stop = tokio::signal::ctrl_c() => stop.map_err(|source| Error::io("listen for", "Ctrl-C", source)),
+        _ = term.recv() => Ok(()),
+    }
+}
+
 /// A read in progress.
 struct Read<'a> {
     args: &'a Args,
@@ -102,6 +129,8 @@ struct Read<'a> {
     printed: u64,
     /// Behind everything that was printed.
     cursor: Option<String>,
+    /// It was found out whether there is a topic at all.
+    looked: bool,
 }
 
 /// The cursor file is written at most this often while records come.
@@ -122,7 +151,7 @@ impl Read<'_> {
                 ..ConsumerOptions::new(self.args.pattern.as_str())
             };
             let mut consumer = connection.consumer(options).map_err(|error| self.connect.failed(&error))?;
-            self.one(&mut consumer).await?;
+            self.one(&mut consumer, connection).await?;
             let more = self.left().is_some_and(|left| left > 0) && (self.args.follow || !consumer.at_end());
             match consumer.cursor() {
                 Some(cursor) if more && self.cursor.as_deref() == Some(cursor) => {
@@ -133,10 +162,10 @@ impl Read<'_> {
         }
     }
 
-    async fn one(&mut self, consumer: &mut Consumer) -> Result<(), Error> {
+    async fn one(&mut self, consumer: &mut Consumer, connection: &Connection) -> Result<(), Error> {
         let mut saved = Instant::now();
         while self.left() != Some(0) {
-            let event = consumer.next_event().await.map_err(|error| self.connect.failed(&error))?;
+            let event = consumer.next_event().await.map_err(|error| self.failed(&error))?;
             let at_rest = match event {
                 Some(Event::Batch(batch)) => {
                     self.print(&batch)?;
@@ -144,6 +173,9 @@ impl Read<'_> {
                 }
                 Some(Event::Progress) => {
                     self.cursor = consumer.cursor().map(str::to_owned);
+                    if consumer.at_end() && self.printed == 0 {
+                        self.look(connection).await?;
+                    }
                     true
                 }
                 None => return Ok(()),
@@ -157,6 +189,36 @@ impl Read<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Says once that no topic is there: a misspelt name looks like a quiet topic.
+    async fn look(&mut self, connection: &Connection) -> Result<(), Error> {
+        // Machines get no remarks, and what the broker itself writes is not in its list.
+        if std::mem::replace(&mut self.looked, true) || self.output.is_json() || self.args.pattern.starts_with('$') {
+            return Ok(());
+        }
+        // Who may not list simply reads on.
+        let Ok(list) = connection.admin().topics(&self.args.pattern).await else { return Ok(()) };
+        if list.topics.is_empty() && !list.truncated {
+            let waits = if self.args.follow { " yet: waiting for one" } else { "" };
+            let told =
+                format!("no topic matches {:?}{waits} (tidegate topics lists those there are)", self.args.pattern);
+            self.output.remark(&told)?;
+        }
+        Ok(())
+    }
+
+    /// A topic that is not there is mostly misspelt; else there is a command that makes it.
+    fn failed(&self, error: &tidegate_client::Error) -> Error {
+        let told = self.connect.failed(error);
+        match error.code() {
+            Some(Code::TopicUnknown) => told.then(format!(
+                "Is it spelt right? `tidegate topics` lists those there are. The first record sent to it creates it (unless \
+                 the broker runs with --no-create-topics), or: tidegate topics create {}",
+                self.args.pattern
+            )),
+            _ => told,
+        }
     }
 
     fn print(&mut self, batch: &FetchedBatch) -> Result<(), Error> {
@@ -208,6 +270,15 @@ impl Read<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parameters_are_an_object() {
+        assert_eq!(parse_parameters(""), Ok(String::new()));
+        assert_eq!(parse_parameters("{\"a\":1}"), Ok("{\"a\":1}".to_owned()));
+        for wrong in ["[1]", "{", "a=b"] {
+            assert!(parse_parameters(wrong).unwrap_err().contains("JSON"), "{wrong}");
+        }
+    }
 
     #[test]
     fn a_start_is_a_word_or_a_cursor() {

@@ -1,11 +1,12 @@
-//! `tidegate explain`: the error table of the protocol, for people.
+//! `tidegate explain`: what a code means, for people.
 
 use std::fmt::{self, Display};
 
-use serde::Serialize;
-use tidegate_protocol::error::{Code, Row, TABLE};
-
-use super::{Error, Output, exit};
+use super::{
+    Error, Output,
+    codes::{self, Explained},
+    exit,
+};
 
 /// Arguments of `explain`.
 #[derive(Debug, clap::Args)]
@@ -23,11 +24,8 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args, output: &mut Output) -> Result<u8, Error> {
     match &args.code {
-        Some(text) => {
-            let code = Code::from_text(text).ok_or_else(|| unknown(text))?;
-            output.row(&Explained::from(code.row()))?;
-        }
-        None if output.is_json() => TABLE.iter().try_for_each(|row| output.row(&Explained::from(row)))?,
+        Some(text) => output.row(&codes::find(text).ok_or_else(|| unknown(text))?)?,
+        None if output.is_json() => codes::all().try_for_each(|row| output.row(&row))?,
         None => output.document(&markdown())?,
     }
     Ok(exit::OK)
@@ -35,45 +33,24 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<u8, Error> {
 
 fn unknown(text: &str) -> Error {
     let wanted = text.trim().to_ascii_uppercase();
-    let nearest = TABLE
-        .iter()
-        .map(|row| (strsim::jaro_winkler(&wanted, row.name), row.name))
+    let nearest = codes::all()
+        .map(|row| (strsim::jaro_winkler(&wanted, row.code), row.code))
         .filter(|(likeness, _)| *likeness > LIKE)
         .max_by(|a, b| a.0.total_cmp(&b.0));
     let hint = nearest.map_or_else(String::new, |(_, name)| format!("; did you mean {name}?"));
-    Error::Usage(format!("no error code is called {text:?}{hint}\n  All of them: tidegate explain --all"))
+    Error::usage(format!("no error code is called {text:?}{hint}")).then("All of them: tidegate explain --all")
 }
 
 /// Likeness (Jaro-Winkler) from which a name is offered as what was meant.
 const LIKE: f64 = 0.8;
 
-#[derive(Debug, Serialize)]
-struct Explained {
-    code: &'static str,
-    number: u16,
-    retriable: bool,
-    cause: &'static str,
-    effect: &'static str,
-    next: &'static str,
-}
-
-impl From<&Row> for Explained {
-    fn from(row: &Row) -> Self {
-        Self {
-            code: row.name,
-            number: row.code.number(),
-            retriable: row.retriable,
-            cause: row.cause,
-            effect: row.effect,
-            next: row.next,
-        }
-    }
-}
-
 impl Display for Explained {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let retry = if self.retriable { "the same request may succeed later" } else { "a retry does not help" };
-        writeln!(f, "{} ({}): {retry}", self.code, self.number)?;
+        let retry = if self.retriable { "the same may succeed later" } else { "a retry does not help" };
+        match self.number {
+            Some(number) => writeln!(f, "{} ({number}): {retry}", self.code)?,
+            None => writeln!(f, "{}: {retry}", self.code)?,
+        }
         writeln!(f, "  cause   {}", self.cause)?;
         writeln!(f, "  effect  {}", self.effect)?;
         write!(f, "  next    {}", self.next)
@@ -84,21 +61,32 @@ impl Display for Explained {
 pub fn markdown() -> String {
     let mut page = String::from(
         "# Errors\n\n\
-         Every error of the broker has a stable code. The numbers and names are API, the texts are not. This page is\n\
+         Every error has a stable code. The numbers and names are API, the texts are not. This page is\n\
          `tidegate explain --all`; a test keeps the two equal.\n\n\
+         ## Of the broker\n\n\
+         The client library and the command line give the same codes where they refuse in the broker's place.\n\n\
          | code | number | retry | cause | effect on the data | next step |\n\
          | --- | --- | --- | --- | --- | --- |\n",
     );
-    for row in TABLE {
+    let line = |row: &Explained, second: String| {
         let retry = if row.retriable { "yes" } else { "no" };
-        page.push_str(&format!(
-            "| `{}` | {} | {retry} | {} | {} | {} |\n",
-            row.name,
-            row.code.number(),
-            cell(row.cause),
-            cell(row.effect),
-            cell(row.next),
-        ));
+        let [cause, effect, next] = [row.cause, row.effect, row.next].map(cell);
+        format!("| `{}` | {second} | {retry} | {cause} | {effect} | {next} |\n", row.code)
+    };
+    for row in codes::all() {
+        if let Some(number) = row.number {
+            page.push_str(&line(&row, number.to_string()));
+        }
+    }
+    page.push_str(
+        "\n## Of the command line alone\n\n\
+         | code | exit code | retry | cause | effect on the data | next step |\n\
+         | --- | --- | --- | --- | --- | --- |\n",
+    );
+    for row in codes::all() {
+        if let Some(exit) = row.exit {
+            page.push_str(&line(&row, exit.to_string()));
+        }
     }
     page
 }
@@ -124,15 +112,15 @@ mod tests {
     #[test]
     fn an_unknown_code_names_the_nearest() {
         assert!(unknown("conflct").to_string().contains("did you mean CONFLICT?"));
+        assert!(unknown("NOTSENT").to_string().contains("did you mean NOT_SENT?"));
         assert!(!unknown("xyzzy").to_string().contains("did you mean"));
     }
 
     #[test]
     fn every_code_explains_itself_in_text_and_json() {
-        for row in TABLE {
-            let explained = Explained::from(row);
-            assert!(explained.to_string().contains(row.next));
-            assert_eq!(serde_json::to_value(&explained).unwrap()["number"], row.code.number());
+        for row in codes::all() {
+            assert!(row.to_string().contains(row.next));
+            assert_eq!(serde_json::to_value(row).unwrap()["code"], row.code);
         }
     }
 }

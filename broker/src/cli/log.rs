@@ -30,7 +30,7 @@ pub(super) fn start(filter: &str, format: LogFormat) -> Result<(), Error> {
         LogFormat::Text => lines.with_filter(targets).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).with_filter(targets).boxed(),
     };
-    tracing_subscriber::registry().with(lines).try_init().map_err(|error| Error::Internal(error.to_string()))
+    tracing_subscriber::registry().with(lines).try_init().map_err(|error| Error::internal(error.to_string()))
 }
 
 fn targets(filter: &str) -> Result<Targets, Error> {
@@ -39,7 +39,7 @@ fn targets(filter: &str) -> Result<Targets, Error> {
         return Ok(Targets::new().with_default(level).with_targets(quiet));
     }
     filter.parse().map_err(|error| {
-        Error::Usage(format!(
+        Error::usage(format!(
             "--log {filter:?}: {error}; write a level (error, warn, info, debug, trace), or TARGET=LEVEL with commas between"
         ))
     })

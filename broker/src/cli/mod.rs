@@ -6,6 +6,7 @@
 //! Exit codes: see [`exit`].
 
 mod check;
+mod codes;
 mod component;
 mod connect;
 mod consume;
@@ -14,6 +15,7 @@ mod expect;
 mod explain;
 mod keys;
 mod log;
+mod names;
 mod output;
 mod plugins;
 mod produce;
@@ -22,7 +24,7 @@ mod topics;
 
 use std::{ffi::OsString, process::ExitCode};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use connect::ConnectArgs;
 use error::Error;
@@ -33,17 +35,21 @@ use output::{Format, Output};
 pub mod exit {
     /// Done.
     pub const OK: u8 = 0;
-    /// The broker refused, or the answer is negative: a record was rejected, a condition did not hold.
+    /// The broker refused, or the answer is negative: a record was rejected or cannot be sent, a condition did not hold.
     pub const REFUSED: u8 = 1;
     /// The command line or a configuration file does not hold.
     pub const USAGE: u8 = 64;
-    /// No broker there, or not the one whose certificate is pinned.
+    /// No broker there, or not the one whose certificate is pinned; `serve`: a port or directory is in use.
     pub const UNAVAILABLE: u8 = 69;
     /// A bug.
     pub const INTERNAL: u8 = 70;
-    /// A file, standard input or standard output failed.
+    /// A file, the data directory, standard input or standard output failed.
     pub const IO: u8 = 74;
 }
+
+/// Stands at the end of every command's help.
+const EXIT_CODES: &str = "Exit codes: 0 done; 1 refused, or a negative answer; 64 wrong usage or configuration; \
+                          69 no broker, or in use; 70 a bug; 74 a file failed. What an error code means: tidegate explain CODE";
 
 /// Tidegate: an event broker whose gates are WebAssembly.
 #[derive(Debug, Parser)]
@@ -51,9 +57,7 @@ pub mod exit {
     name = "tidegate",
     version,
     max_term_width = 110,
-    after_help = "Exit codes: 0 done; 1 refused by the broker or a negative answer; 64 wrong usage or configuration; \
-                  69 cannot connect; 70 internal error; 74 I/O error.\n\n\
-                  Start here:\n  tidegate serve\n  tidegate produce github/raw < events.ndjson\n  \
+    after_help = "Start here:\n  tidegate serve\n  tidegate produce github/raw < events.ndjson\n  \
                   tidegate consume 'github/*' --from earliest --follow"
 )]
 struct Cli {
@@ -61,7 +65,8 @@ struct Cli {
     connect: ConnectArgs,
 
     /// How results are printed: text for people, json for machines (one object per line).
-    #[arg(long, global = true, value_enum, default_value_t = Format::Text, env = "TIDEGATE_OUTPUT")]
+    #[arg(long, global = true, display_order = 900, value_enum, value_name = "text|json", hide_possible_values = true,
+          default_value_t = Format::Text, env = Format::VARIABLE)]
     output: Format,
 
     #[command(subcommand)]
@@ -107,12 +112,30 @@ pub fn main() -> ExitCode {
 
 /// Runs one command line; the first argument is the program's name.
 fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(arguments) {
-        Ok(cli) => cli,
-        Err(error) => return ExitCode::from(told(&error)),
-    };
-    let mut output = Output::stdio(cli.output);
-    ExitCode::from(execute(cli, &mut output))
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    ExitCode::from(match parse(&arguments) {
+        Ok(cli) => {
+            let mut output = Output::stdio(cli.output);
+            execute(cli, &mut output)
+        }
+        Err(error) => {
+            let format = Format::asked(&arguments, std::env::var_os(Format::VARIABLE));
+            told(&error, &mut Output::stdio(format))
+        }
+    })
+}
+
+fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
+    Cli::from_arg_matches(&command().try_get_matches_from(arguments)?)
+}
+
+/// The whole command line, each command with the exit codes at the end of its help.
+fn command() -> clap::Command {
+    fn with_exit_codes(command: clap::Command) -> clap::Command {
+        let help = command.get_after_help().map_or_else(String::new, |help| format!("{help}\n\n"));
+        command.after_help(help + EXIT_CODES).mut_subcommands(with_exit_codes)
+    }
+    with_exit_codes(Cli::command())
 }
 
 /// Runs a command to its exit code; whatever went wrong is told.
@@ -173,12 +196,30 @@ fn version(output: &mut Output) -> Result<u8, Error> {
 }
 
 /// Prints help, version, or what is wrong with the arguments; help and version are no error.
-fn told(error: &clap::Error) -> u8 {
+fn told(error: &clap::Error, output: &mut Output) -> u8 {
+    if error.use_stderr() && output.is_json() {
+        let error = Error::usage(in_a_line(error));
+        output.error(&error);
+        return error.exit_code();
+    }
     match error.print() {
         Ok(()) => usage_code(error),
         Err(source) if source.kind() == std::io::ErrorKind::BrokenPipe => exit::OK,
         Err(_) => exit::IO,
     }
+}
+
+/// What clap says, without the usage behind it.
+fn in_a_line(error: &clap::Error) -> String {
+    if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return "no command is given".to_owned();
+    }
+    let text = error.render().to_string();
+    let told = text.split("\n\nUsage: ").next().unwrap_or_default();
+    let told = told.split("\n\nFor more information").next().unwrap_or_default();
+    let parts = told.trim_start_matches("error: ").split("\n\n");
+    let words = |part: &str| part.split_whitespace().collect::<Vec<_>>().join(" ");
+    parts.map(words).collect::<Vec<_>>().join("; ")
 }
 
 fn usage_code(error: &clap::Error) -> u8 {

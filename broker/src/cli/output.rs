@@ -4,6 +4,7 @@
 //! the two; they hand rows over.
 
 use std::{
+    ffi::OsString,
     fmt::{Display, Write as _},
     io::{self, BufWriter, Write},
 };
@@ -20,6 +21,30 @@ pub(super) enum Format {
     Text,
     /// One JSON object per line.
     Json,
+}
+
+impl Format {
+    /// The variable that gives the format where no flag does.
+    pub(super) const VARIABLE: &str = "TIDEGATE_OUTPUT";
+
+    /// What a command line asks for that does not parse as a whole: it is told in the form it asked for.
+    pub(super) fn asked(arguments: &[OsString], variable: Option<OsString>) -> Self {
+        let mut asked = variable.and_then(|value| Self::of(value.to_str()?));
+        let mut arguments = arguments.iter().map_while(|argument| argument.to_str().filter(|text| *text != "--"));
+        while let Some(argument) = arguments.next() {
+            let value = match argument.strip_prefix("--output") {
+                Some("") => arguments.next(),
+                Some(value) => value.strip_prefix('='),
+                None => continue,
+            };
+            asked = value.and_then(Self::of).or(asked);
+        }
+        asked.unwrap_or(Self::Text)
+    }
+
+    fn of(value: &str) -> Option<Self> {
+        <Self as ValueEnum>::from_str(value, false).ok()
+    }
 }
 
 /// Where results and remarks go.
@@ -165,6 +190,21 @@ impl Display for Bytes<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_format_is_known_before_the_rest_is() {
+        let asked = |line: &str, variable: Option<&str>| {
+            let arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            Format::asked(&arguments, variable.map(OsString::from))
+        };
+        assert_eq!(asked("tidegate consume --folow", None), Format::Text);
+        assert_eq!(asked("tidegate --output json consume --folow", None), Format::Json);
+        assert_eq!(asked("tidegate consume --folow --output=json", None), Format::Json);
+        assert_eq!(asked("tidegate consume --folow", Some("json")), Format::Json);
+        assert_eq!(asked("tidegate consume --folow --output text", Some("json")), Format::Text);
+        assert_eq!(asked("tidegate consume --output yaml", Some("json")), Format::Json);
+        assert_eq!(asked("tidegate produce -- --output json", None), Format::Text);
+    }
 
     #[test]
     fn columns_are_aligned_and_lines_end_without_spaces() {

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use tidegate_client::{Activated, Admin};
+use tidegate_protocol::error::Code;
 
-use super::{ConnectArgs, Error, Output, exit};
+use super::{ConnectArgs, Error, Output, exit, names};
 
 /// Arguments of `plugins`.
 #[derive(Debug, clap::Args)]
@@ -66,6 +67,7 @@ pub(super) async fn run(args: Args, connect: &ConnectArgs, output: &mut Output) 
     // Read before anything is asked of the broker: a missing file is no reason to dial.
     let component = match &command {
         Command::Swap { file, .. } => read(file)?,
+        Command::Explain { topic } => names::topic(topic).map(|_| Bytes::new())?,
         _ => Bytes::new(),
     };
     let connection = connect.connect_as_admin().await?;
@@ -134,10 +136,8 @@ fn read(path: &Path) -> Result<Bytes, Error> {
     let fail = |source| Error::file("read", path, source);
     let bytes = std::fs::metadata(path).map_err(fail)?.len();
     if bytes > COMPONENT_BYTES_MAX {
-        return Err(Error::Usage(format!(
-            "{} has {bytes} bytes, at most {COMPONENT_BYTES_MAX} are taken",
-            path.display()
-        )));
+        let what = format!("{} has {bytes} bytes, at most {COMPONENT_BYTES_MAX} are taken", path.display());
+        return Err(Error::refused(Code::PluginInvalid, what));
     }
     std::fs::read(path).map(Bytes::from).map_err(fail)
 }

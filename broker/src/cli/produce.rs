@@ -8,19 +8,27 @@ mod teller;
 use std::{collections::VecDeque, path::PathBuf, time::Duration};
 
 use bytes::Bytes;
-use tidegate_client::{BatchBody, BatchBuilder, Condition, Delivery, Outcome, Producer, ProducerConfig};
-use tidegate_protocol::{limits::Limits, wire};
+use tidegate_client::{BatchBody, BatchBuilder, Condition, Connection, Delivery, Outcome, Producer, ProducerConfig};
+use tidegate_protocol::{batch::BodyError, error::Code, limits::Limits, wire};
 
-use super::{ConnectArgs, Error, Output, exit, expect::Expect};
+use super::{
+    ConnectArgs, Error, Output,
+    codes::{Kind, Own},
+    exit,
+    expect::Expect,
+    names,
+};
 use lines::{Line, Pieces};
 use recipe::Recipe;
+use rows::Tally;
 use teller::Teller;
 
 /// Arguments of `produce`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  tidegate produce github/raw < events.ndjson\n  \
                   tidegate produce orders/eu --file orders.ndjson --key-pointer /id --header source=import\n  \
-                  echo '{\"state\":\"paid\"}' | tidegate produce orders/eu --key 4711 --expect 4711@7")]
+                  echo '{\"state\":\"paid\"}' | tidegate produce orders/eu --key 4711 --expect 4711@7\n  \
+                  tidegate produce orders/eu --key 4711 --null-value")]
 pub(super) struct Args {
     /// The topic. Plugins may route records elsewhere.
     topic: String,
@@ -30,12 +38,17 @@ pub(super) struct Args {
     file: Option<PathBuf>,
 
     /// Key of every record.
-    #[arg(long, value_name = "KEY", conflicts_with = "key_pointer")]
+    #[arg(long, value_name = "KEY", group = "keys")]
     key: Option<String>,
 
     /// Take each record's key from its JSON value: a pointer (RFC 6901) to a string, number or boolean.
-    #[arg(long, value_name = "POINTER")]
+    #[arg(long, value_name = "POINTER", group = "keys")]
     key_pointer: Option<String>,
+
+    /// Send tombstones: records with a null value, which delete what their key stands for. With --key one record, and
+    /// nothing is read; with --key-pointer one for each line, of which only the key is sent.
+    #[arg(long, requires = "keys")]
+    null_value: bool,
 
     /// A header for every record; may repeat.
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = recipe::parse_header)]
@@ -59,27 +72,56 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(args: Args, connect: &ConnectArgs, output: &mut Output) -> Result<u8, Error> {
-    let recipe = Recipe::new(args.key.as_deref(), args.key_pointer.as_deref(), &args.headers)?;
-    let lines = lines::read(args.file.as_deref())?;
+    names::own_topic(&args.topic)?;
+    check_headers(&args.headers)?;
+    let recipe = Recipe::new(&args)?;
+    let lines = match (&args.key, &args.file) {
+        (Some(_), None) if args.null_value => lines::one_empty(),
+        (Some(_), Some(_)) if args.null_value => {
+            let what = "--null-value with --key is one record: there is nothing to read from --file";
+            return Err(
+                Error::usage(what).then("Leave --file out, or take the keys from its lines with --key-pointer.")
+            );
+        }
+        _ => lines::read(args.file.as_deref())?,
+    };
     let connection = connect.connect().await?;
+    let done = send_all(&args, recipe, lines, &connection, connect, output).await;
+    // However it ended: the broker need not wait until the connection times out.
+    connection.close().await;
+    let tally = done?;
+    Ok(if tally.rejected + tally.diverted == 0 { exit::OK } else { exit::REFUSED })
+}
+
+async fn send_all(
+    args: &Args,
+    recipe: Recipe,
+    lines: Pieces,
+    connection: &Connection,
+    connect: &ConnectArgs,
+    output: &mut Output,
+) -> Result<Tally, Error> {
     let config = ProducerConfig {
         linger: Duration::from_millis(args.linger),
         batch_records_max: args.batch_records,
         ..ProducerConfig::default()
     };
     let producer = connection.producer(config).await.map_err(|error| connect.failed(&error))?;
-    let mut job = Job { topic: &args.topic, recipe, producer: &producer, connect, teller: Teller::new(&args, output) };
-    let done = if args.expect.is_empty() {
-        job.stream(lines).await
+    let mut job = Job { topic: &args.topic, recipe, producer: &producer, connect, teller: Teller::new(args, output) };
+    let (done, before) = if args.expect.is_empty() {
+        (job.stream(lines).await, "The lines before it were sent; it and those behind it were not.")
     } else {
         let limits = connection.limits().await.map_err(|error| connect.failed(&error))?;
-        job.at_once(lines, &args.expect, &limits).await
+        (job.at_once(lines, &args.expect, &limits).await, "Nothing was sent: with --expect all lines are one batch.")
     };
+    let done = done.map_err(|error| if error.bad_line().is_some() { error.then(before) } else { error });
+    if let Some(bad) = done.as_ref().err().and_then(Error::bad_line) {
+        job.teller.unsent(bad)?;
+    }
     let tally = job.teller.finish(done.is_ok())?;
     done?;
     producer.close().await.map_err(|error| connect.failed(&error))?;
-    connection.close().await;
-    Ok(if tally.rejected + tally.diverted == 0 { exit::OK } else { exit::REFUSED })
+    Ok(tally)
 }
 
 /// What one run of the command works with.
@@ -136,8 +178,10 @@ impl Job<'_> {
         for line in piece {
             let record = self.recipe.record(&line)?;
             let key = record.key.clone();
-            let delivery = self.producer.send(self.topic, record).await;
-            let delivery = delivery.map_err(|error| at_line(line.number, self.connect.failed(&error)))?;
+            let delivery = self.producer.send(self.topic, record).await.map_err(|error| match error {
+                tidegate_client::Error::Invalid(body) => too_large(line.number, &body),
+                other => self.connect.failed(&other),
+            })?;
             waiting.push_back(Waiting { line: line.number, key, answer: delivery.into_future() });
         }
         Ok(())
@@ -150,19 +194,18 @@ impl Job<'_> {
         while let Some(piece) = lines.recv().await {
             for line in piece? {
                 let record = self.recipe.record(&line)?;
-                let fits = builder.check(self.topic, &record, limits);
-                fits.map_err(|error| {
-                    Error::NotSent(format!("line {}: {error}; with --expect all lines are one batch", line.number))
-                })?;
+                builder.check(self.topic, &record, limits).map_err(|error| too_large(line.number, &error))?;
                 let pushed = builder.push_record(self.topic, &record);
-                pushed.map_err(|error| Error::NotSent(format!("line {}: {error}", line.number)))?;
+                pushed.map_err(|error| Error::line(line.number, Kind::Own(Own::NotSent), error.to_string()))?;
                 sent.push((line.number, record.key));
             }
         }
         if sent.is_empty() {
-            return Err(Error::Usage("there is no line: nothing to append, nothing to check".to_owned()));
+            let what = "there is no line: nothing to append, nothing to check";
+            return Err(Error::usage(what).then("Give --expect with at least one line, or with --null-value."));
         }
-        let body = BatchBody::parse(builder.finish(), limits).map_err(|error| Error::NotSent(error.to_string()))?;
+        let body = BatchBody::parse(builder.finish(), limits)
+            .map_err(|error| Error::refused(error.code(), format!("not sent: {error}")))?;
         let conditions = expect.iter().map(|expect| condition(self.topic, expect)).collect();
         match self.producer.send_batch(body, conditions).await {
             Ok(ack) => {
@@ -198,9 +241,15 @@ fn condition(topic: &str, expect: &Expect) -> Condition {
     }
 }
 
-fn at_line(line: u64, error: Error) -> Error {
-    match error {
-        Error::NotSent(why) => Error::NotSent(format!("line {line}: {why}")),
-        other => other,
+/// A line whose record is over a limit.
+fn too_large(line: u64, error: &BodyError) -> Error {
+    Error::line(line, Kind::Wire(error.code()), error.to_string())
+}
+
+/// Header names that the broker keeps for itself are refused before anything is read.
+fn check_headers(headers: &[(String, Bytes)]) -> Result<(), Error> {
+    match headers.iter().find(|(name, _)| name.starts_with("tidegate-")) {
+        Some((name, _)) => Err(Error::argument(Code::HeaderReserved, format!("--header {name}: the name is reserved"))),
+        None => Ok(()),
     }
 }

@@ -10,16 +10,18 @@ use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
-    ConnectArgs, Error, Output, exit,
+    ConnectArgs, Error, Output, connect, exit,
     log::{self, LogFormat},
 };
 use crate::{
     config::{
+        ConfigError, ConfigFault,
         plugins::TENANT_DEFAULT,
         serve::{self, ServeConfig},
         units,
     },
     server::{Running, Server, StartError, StartKind},
+    storage,
 };
 
 /// Arguments of `serve`.
@@ -31,18 +33,19 @@ use crate::{
 )]
 pub(super) struct Args {
     /// Address for clients (UDP); port 0 takes a free one. Default: --addr.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = connect::address)]
     listen: Option<String>,
 
     /// Address for /health, /ready and /metrics (TCP), or `none`.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9464", env = "TIDEGATE_HTTP")]
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9464", env = "TIDEGATE_HTTP",
+          value_parser = http_address)]
     http: String,
 
     /// Plugins and chains. Default: ./plugins.toml, if it is there.
     #[arg(long, value_name = "FILE", env = "TIDEGATE_PLUGINS")]
     plugins: Option<PathBuf>,
 
-    /// Who may connect. Without it only this machine may.
+    /// Who may connect: [[principal]] entries with tenant, credential and rights. Without it only this machine may.
     #[arg(long, value_name = "FILE")]
     auth: Option<PathBuf>,
 
@@ -63,7 +66,7 @@ pub(super) struct Args {
     memory: bool,
 
     /// Length of a file of the write-ahead log, 64KiB to 1GiB. A batch must fit into one.
-    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = units::bytes)]
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = wal_file_size)]
     wal_file_size: u64,
 
     /// Newest records kept in memory, so that readers that are caught up need no disk.
@@ -75,14 +78,15 @@ pub(super) struct Args {
     log: String,
 
     /// Log lines for people or as JSON.
-    #[arg(long, value_enum, default_value_t = LogFormat::Text, env = "TIDEGATE_LOG_FORMAT")]
+    #[arg(long, value_enum, value_name = "text|json", hide_possible_values = true, default_value_t = LogFormat::Text,
+          env = "TIDEGATE_LOG_FORMAT")]
     log_format: LogFormat,
 }
 
 pub(super) fn run(args: Args, connect: &ConnectArgs, output: &mut Output) -> Result<u8, Error> {
     log::start(&args.log, args.log_format)?;
     let flags = flags(args, connect)?;
-    let config = serve::prepare(&flags).map_err(|error| Error::Config(error.short()))?;
+    let config = serve::prepare(&flags).map_err(not_prepared)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -103,14 +107,22 @@ pub(super) fn run(args: Args, connect: &ConnectArgs, output: &mut Output) -> Res
     })
 }
 
+fn not_prepared(error: ConfigError) -> Error {
+    match error.fault {
+        ConfigFault::File => Error::config(error.short()),
+        ConfigFault::Flags => Error::usage(error.reason).said(),
+        ConfigFault::DataDir => Error::broken_file(error.short()),
+    }
+}
+
 fn start_failed(error: StartError) -> Error {
-    let exit = match error.kind() {
-        StartKind::Config => exit::USAGE,
-        StartKind::Unavailable => exit::UNAVAILABLE,
-        StartKind::Io => exit::IO,
-        StartKind::Internal => exit::INTERNAL,
-    };
-    Error::Start { message: error.to_string(), exit }
+    let told = error.to_string();
+    match error.kind() {
+        StartKind::Config => Error::config(told),
+        StartKind::Unavailable => Error::in_use(told).said(),
+        StartKind::Io => Error::broken_file(told),
+        StartKind::Internal => Error::internal(told),
+    }
 }
 
 fn flags(args: Args, connect: &ConnectArgs) -> Result<ServeConfig, Error> {
@@ -135,9 +147,24 @@ const PLUGINS: &str = "plugins.toml";
 /// Turns the HTTP side off.
 const NONE: &str = "none";
 
+fn wal_file_size(text: &str) -> Result<u64, String> {
+    let bytes = units::bytes(text)?;
+    storage::check_wal_file_bytes(bytes).map_err(|rule| format!("{rule}, for example 64MiB")).map(|()| bytes)
+}
+
+fn http_address(text: &str) -> Result<String, String> {
+    if text == NONE {
+        Ok(text.to_owned())
+    } else {
+        connect::address(text).map_err(|error| format!("{error}, or `none`"))
+    }
+}
+
+/// The address of a name; a broker listens at one.
 fn address(flag: &str, text: &str) -> Result<SocketAddr, Error> {
-    let wrong = || Error::Usage(format!("{flag} {text}: not HOST:PORT of this machine, for example 127.0.0.1:4433"));
-    text.to_socket_addrs().ok().and_then(|mut found| found.next()).ok_or_else(wrong)
+    let wrong = |why: String| Error::usage(format!("{flag} {text}: {why}; give an address of this machine"));
+    let mut found = text.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
+    found.next().ok_or_else(|| wrong("the name has no address".to_owned()))
 }
 
 /// The line that says: ready. Scripts wait for it.

@@ -3,9 +3,10 @@
 use std::fmt::{self, Display};
 
 use serde::Serialize;
+use tidegate_client::Admin;
 use tidegate_protocol::wire::TopicInfo;
 
-use super::{ConnectArgs, Error, Output, exit};
+use super::{ConnectArgs, Error, Output, exit, names};
 
 /// Arguments of `topics`.
 #[derive(Debug, clap::Args)]
@@ -35,25 +36,32 @@ enum Command {
 }
 
 pub(super) async fn run(args: Args, connect: &ConnectArgs, output: &mut Output) -> Result<u8, Error> {
-    let connection = connect.connect_as_admin().await?;
-    let admin = connection.admin();
-    if let Some(Command::Create { name }) = args.command {
-        let made = admin.create_topic(&name).await.map_err(|error| connect.failed(&error))?;
-        output.row(&Topic::from(made))?;
-    } else {
-        let pattern = args.pattern.unwrap_or_default();
-        let asked =
-            if args.reserved { admin.topics_with_reserved(&pattern).await } else { admin.topics(&pattern).await };
-        let list = asked.map_err(|error| connect.failed(&error))?;
-        let topics: Vec<Topic> = list.topics.into_iter().map(Topic::from).collect();
-        let cells = |topic: &Topic| vec![topic.topic.clone(), topic.next_offset.to_string(), topic.id.to_string()];
-        output.table(&["topic", "next offset", "id"], &topics, cells)?;
-        if list.truncated {
-            output.remark(&"There are more: name a pattern, for example 'github/*'.")?;
-        }
+    match (&args.command, &args.pattern) {
+        (Some(Command::Create { name }), _) => drop(names::own_topic(name)?),
+        (None, Some(pattern)) => drop(names::pattern(pattern)?),
+        (None, None) => {}
     }
+    let connection = connect.connect_as_admin().await?;
+    let done = answer(&args, &connection.admin(), connect, output).await;
     connection.close().await;
-    Ok(exit::OK)
+    done.map(|()| exit::OK)
+}
+
+async fn answer(args: &Args, admin: &Admin, connect: &ConnectArgs, output: &mut Output) -> Result<(), Error> {
+    if let Some(Command::Create { name }) = &args.command {
+        let made = admin.create_topic(name).await.map_err(|error| connect.failed(&error))?;
+        return Ok(output.row(&Topic::from(made))?);
+    }
+    let pattern = args.pattern.as_deref().unwrap_or_default();
+    let asked = if args.reserved { admin.topics_with_reserved(pattern).await } else { admin.topics(pattern).await };
+    let list = asked.map_err(|error| connect.failed(&error))?;
+    let topics: Vec<Topic> = list.topics.into_iter().map(Topic::from).collect();
+    let cells = |topic: &Topic| vec![topic.topic.clone(), topic.next_offset.to_string(), topic.id.to_string()];
+    output.table(&["topic", "next offset", "id"], &topics, cells)?;
+    if list.truncated {
+        output.remark(&"There are more: name a pattern, for example 'github/*'.")?;
+    }
+    Ok(())
 }
 
 #[derive(Debug, Serialize)]

@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{ConfigError, read_bytes, read_text};
+use super::{ConfigError, ConfigFault, read_bytes, read_text};
 use crate::clock::SharedRandom;
 
 /// Bytes of a certificate chain or a key.
@@ -41,7 +41,7 @@ impl DevFiles {
     /// # Errors
     /// If it cannot be read.
     pub fn read_admin_token(&self) -> Result<String, ConfigError> {
-        Ok(read_text(&self.admin_token, 4_096)?.trim().to_owned())
+        Ok(read_text(&self.admin_token, 4_096).map_err(in_data_dir)?.trim().to_owned())
     }
 }
 
@@ -79,7 +79,7 @@ pub(super) fn admin_token(files: &DevFiles, random: &SharedRandom) -> Result<Str
     let token = files.read_admin_token()?;
     if token.len() < TOKEN_BYTES {
         let reason = "is too short to be an admin token: remove it, a new one is made on the next start".to_owned();
-        return Err(ConfigError::of_file(&files.admin_token, reason));
+        return Err(in_data_dir(ConfigError::of_file(&files.admin_token, reason)));
     }
     Ok(token)
 }
@@ -88,8 +88,9 @@ pub(super) fn admin_token(files: &DevFiles, random: &SharedRandom) -> Result<Str
 pub(super) fn certificate(files: &DevFiles) -> Result<Certificate, ConfigError> {
     if !files.cert.exists() || !files.key.exists() {
         let names = ["localhost", "tidegate", "127.0.0.1", "::1"].map(str::to_owned);
-        let fail =
-            |error: rcgen::Error| ConfigError::of_file(&files.cert, format!("cannot make a certificate: {error}"));
+        let fail = |error: rcgen::Error| {
+            in_data_dir(ConfigError::of_file(&files.cert, format!("cannot make a certificate: {error}")))
+        };
         let key = rcgen::KeyPair::generate().map_err(fail)?;
         let mut parameters = rcgen::CertificateParams::new(names).map_err(fail)?;
         parameters.distinguished_name.push(rcgen::DnType::CommonName, "tidegate dev certificate");
@@ -98,12 +99,18 @@ pub(super) fn certificate(files: &DevFiles) -> Result<Certificate, ConfigError> 
         write(&files.key, key.serialize_pem().as_bytes())?;
         write(&files.cert, made.pem().as_bytes())?;
     }
-    read_certificate(&files.cert, &files.key)
+    read_certificate(&files.cert, &files.key).map_err(in_data_dir)
+}
+
+/// An error of a file that the broker looks after itself.
+fn in_data_dir(error: ConfigError) -> ConfigError {
+    ConfigError { fault: ConfigFault::DataDir, ..error }
 }
 
 /// Writes a file whole or not at all, readable by its owner only.
 fn write(path: &Path, bytes: &[u8]) -> Result<(), ConfigError> {
-    let fail = |what: &str, error: std::io::Error| ConfigError::of_file(path, format!("cannot {what}: {error}"));
+    let fail =
+        |what: &str, error: std::io::Error| in_data_dir(ConfigError::of_file(path, format!("cannot {what}: {error}")));
     let folder = path.parent().unwrap_or_else(|| Path::new("."));
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| fail("make its folder", error))?;
     let partial = path.with_extension("partial");
@@ -145,6 +152,8 @@ mod tests {
         let files = DevFiles::below(dir.path());
         write(&files.admin_token, b"short\n").expect("written");
         let random: SharedRandom = Arc::new(SystemRandom::default());
-        assert!(admin_token(&files, &random).expect_err("refused").reason.contains("too short"));
+        let error = admin_token(&files, &random).expect_err("refused");
+        assert!(error.reason.contains("too short"), "{error}");
+        assert_eq!(error.fault, ConfigFault::DataDir);
     }
 }

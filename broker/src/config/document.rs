@@ -9,7 +9,7 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-use super::{ConfigError, nearest};
+use super::{ConfigError, ConfigFault, nearest};
 
 /// Bytes of a value that an error shows.
 const VALUE_SHOWN_MAX: usize = 80;
@@ -61,6 +61,7 @@ impl<'a> Source<'a> {
             reason,
             suggestion: None,
             keeps_running: self.keeps_running,
+            fault: ConfigFault::File,
         }
     }
 }

@@ -37,6 +37,19 @@ pub struct ConfigError {
     pub suggestion: Option<String>,
     /// The file is one that a running broker reads again: the error changes nothing there.
     pub keeps_running: bool,
+    /// Where it lies.
+    pub fault: ConfigFault,
+}
+
+/// Where the fault of a [`ConfigError`] lies, for exit codes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConfigFault {
+    /// A file that a person wrote.
+    File,
+    /// The flags.
+    Flags,
+    /// A file that the broker made in its data directory, or cannot make there.
+    DataDir,
 }
 
 impl ConfigError {
@@ -59,6 +72,7 @@ impl ConfigError {
             reason,
             suggestion: None,
             keeps_running: false,
+            fault: ConfigFault::File,
         }
     }
 }

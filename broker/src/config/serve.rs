@@ -10,7 +10,7 @@ use std::{
 use tidegate_protocol::limits::Limits;
 
 use super::{
-    ConfigError, DevFiles, auth_file,
+    ConfigError, ConfigFault, DevFiles, auth_file,
     dev::{self, Certificate},
     plugins::PluginsFile,
 };
@@ -137,6 +137,7 @@ fn needs_auth(flag: &str, address: SocketAddr) -> ConfigError {
         reason,
         suggestion: None,
         keeps_running: false,
+        fault: ConfigFault::Flags,
     }
 }
 
@@ -166,6 +167,18 @@ mod tests {
         let http = Some(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 9464)));
         let error = prepare(&ServeConfig { http, ..ServeConfig::default() }).expect_err("refused").to_string();
         assert!(error.starts_with("tidegate serve: --http 0.0.0.0:9464 is reachable"), "{error}");
+    }
+
+    #[test]
+    fn a_data_directory_that_cannot_be_made_is_told_apart() {
+        let dir = tempfile::tempdir().expect("dir");
+        std::fs::write(dir.path().join("file"), "").expect("written");
+        let config = ServeConfig { data_dir: dir.path().join("file/data"), ..ServeConfig::default() };
+        assert_eq!(prepare(&config).expect_err("refused").fault, ConfigFault::DataDir);
+        assert_eq!(
+            prepare(&ServeConfig { auth: Some("no/such".into()), ..config }).expect_err("refused").fault,
+            ConfigFault::File
+        );
     }
 
     #[test]

@@ -86,13 +86,18 @@ impl Config {
     }
 
     fn check(&self) -> Result<(), StorageError> {
-        let bytes = self.wal_file_bytes;
-        if !(64 << 10..=1 << 30).contains(&bytes) || !bytes.is_multiple_of(4096) {
-            let rule = "it must be a multiple of 4096 from 64 KiB to 1 GiB";
-            return Err(StorageError::Setting { setting: "wal_file_bytes", value: bytes, rule });
-        }
-        Ok(())
+        let value = self.wal_file_bytes;
+        check_wal_file_bytes(value).map_err(|rule| StorageError::Setting { setting: "wal_file_bytes", value, rule })
     }
+}
+
+/// The rule of [`Config::wal_file_bytes`].
+///
+/// # Errors
+/// The rule, if it is broken.
+pub fn check_wal_file_bytes(bytes: u64) -> Result<(), &'static str> {
+    let holds = (64 << 10..=1 << 30).contains(&bytes) && bytes.is_multiple_of(4096);
+    holds.then_some(()).ok_or("it must be a multiple of 4096 from 64 KiB to 1 GiB")
 }
 
 /// What [`Log::open`] gives back of the past, in LSN order.

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use tidegate_protocol::cursor::Cursor;
+use tidegate_protocol::{cursor::Cursor, error::Code};
 
 use super::super::{Error, component};
 
@@ -17,13 +17,15 @@ pub(super) struct CursorFile {
 }
 
 impl CursorFile {
-    /// Reads it, if it is there.
+    /// Reads it, if it is there, and makes sure that it can be replaced: that it cannot must not come out after records
+    /// were printed which it should cover.
     pub(super) fn open(path: PathBuf) -> Result<Self, Error> {
         let saved = match std::fs::read_to_string(&path) {
             Ok(text) => Some(checked(&path, text.trim())?),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(source) => return Err(Error::file("read", &path, source)),
         };
+        component::check_replaceable(&path)?;
         Ok(Self { path, saved })
     }
 
@@ -46,7 +48,8 @@ impl CursorFile {
 fn checked(path: &Path, text: &str) -> Result<String, Error> {
     match text.parse::<Cursor>() {
         Ok(_) => Ok(text.to_owned()),
-        Err(error) => Err(Error::Config(format!("{}: {error}; remove the file to start anew", path.display()))),
+        Err(error) => Err(Error::argument(Code::CursorInvalid, format!("{}: {error}", path.display()))
+            .then("Remove the file to start anew.")),
     }
 }
 
@@ -64,6 +67,17 @@ mod tests {
         file.save(&cursor).unwrap();
         assert_eq!(CursorFile::open(path.clone()).unwrap().cursor(), Some(cursor.as_str()));
         std::fs::write(&path, "half a cur").unwrap();
-        assert_eq!(CursorFile::open(path).unwrap_err().exit_code(), 64);
+        let error = CursorFile::open(path).unwrap_err();
+        assert!(error.text().starts_with("CURSOR_INVALID: ") && error.exit_code() == 64, "{}", error.text());
+    }
+
+    #[test]
+    fn that_it_cannot_be_written_is_known_before_anything_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = CursorFile::open(folder.path().join("no-such-folder/cursor")).unwrap_err();
+        assert!(error.text().starts_with("IO: cannot write "), "{}", error.text());
+        assert_eq!(CursorFile::open(folder.path().to_owned()).unwrap_err().exit_code(), 74, "a folder");
+        CursorFile::open(folder.path().join("cursor")).unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "the try leaves nothing behind");
     }
 }

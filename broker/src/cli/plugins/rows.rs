@@ -127,7 +127,7 @@ pub(super) struct Change {
     lsn: u64,
     digest: String,
     previous_digest: String,
-    clients_connected: u32,
+    connections: u32,
     topics: Vec<From>,
     #[serde(skip)]
     undo: Option<String>,
@@ -151,7 +151,7 @@ impl Change {
             lsn: activated.lsn,
             digest: activated.digest,
             previous_digest: activated.previous_digest,
-            clients_connected: activated.clients,
+            connections: activated.clients,
             topics,
             undo: plugin.map(|name| format!("tidegate plugins rollback {name}")),
         }
@@ -178,8 +178,9 @@ impl Display for Change {
                 }
             }
         }
-        // Counted when the change was live: a change disconnects nobody.
-        write!(f, " · clients connected: {} · generation {}", self.clients_connected, self.generation)?;
+        // Counted when the change was live: a change disconnects nobody. A peer that vanished without a word counts until
+        // its connection times out.
+        write!(f, " · open connections: {} · generation {}", self.connections, self.generation)?;
         self.undo.as_ref().map_or(Ok(()), |undo| write!(f, " (rollback: {undo})"))
     }
 }
@@ -276,7 +277,7 @@ mod tests {
     fn a_swap_says_where_it_is_live_and_how_to_undo_it() {
         assert_eq!(
             Change::new(activated(&[("github/push", 81220)]), Some("mask")).to_string(),
-            "live from github/push@81220 · clients connected: 3 · generation 12 (rollback: tidegate plugins rollback mask)"
+            "live from github/push@81220 · open connections: 3 · generation 12 (rollback: tidegate plugins rollback mask)"
         );
         let many: Vec<(&str, u64)> = ["a", "b", "c", "d", "e", "f"].into_iter().map(|name| (name, 1)).collect();
         assert!(

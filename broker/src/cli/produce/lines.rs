@@ -8,9 +8,10 @@ use std::{
 };
 
 use bytes::Bytes;
+use tidegate_protocol::error::Code;
 use tokio::sync::mpsc;
 
-use super::super::Error;
+use super::super::{Error, codes::Kind};
 
 /// A line without its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,6 +63,14 @@ pub(super) fn read(file: Option<&Path>) -> Result<Pieces, Error> {
     Ok(receiver)
 }
 
+/// One line with nothing on it, and the end: for a record that needs no input.
+pub(super) fn one_empty() -> Pieces {
+    let (pieces, receiver) = mpsc::channel(PIECES_AHEAD);
+    let line = Line { number: 1, bytes: Bytes::new() };
+    pieces.try_send(Ok(vec![line])).expect("a new channel has room");
+    receiver
+}
+
 /// The lines that are there now, at least one unless the input ended. Blank lines are counted and left out.
 fn piece(reader: &mut BufReader<impl io::Read>, number: &mut u64, subject: &str) -> Result<Option<Vec<Line>>, Error> {
     let mut lines = Vec::new();
@@ -75,7 +84,8 @@ fn piece(reader: &mut BufReader<impl io::Read>, number: &mut u64, subject: &str)
         }
         *number += 1;
         if line.len() >= LINE_BYTES_MAX && !line.ends_with(b"\n") {
-            return Err(Error::Usage(format!("line {number} of {subject} is longer than {LINE_BYTES_MAX} bytes")));
+            let reason = format!("longer than {LINE_BYTES_MAX} bytes");
+            return Err(Error::line(*number, Kind::Wire(Code::RecordTooLarge), reason));
         }
         let end = line.len() - usize::from(line.ends_with(b"\n"));
         line.truncate(end);
@@ -116,6 +126,7 @@ mod tests {
     fn a_line_without_end_is_not_held_in_memory() {
         let mut reader = BufReader::new(io::repeat(b'x'));
         let error = piece(&mut reader, &mut 0, "test").unwrap_err();
-        assert_eq!(error.exit_code(), 64);
+        assert_eq!(error.exit_code(), 1);
+        assert_eq!(error.bad_line().map(|bad| (bad.line, bad.code)), Some((1, "RECORD_TOO_LARGE")));
     }
 }

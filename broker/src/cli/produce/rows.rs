@@ -9,7 +9,7 @@ use serde::Serialize;
 pub(super) struct Fate {
     /// Its line of the input, from 1.
     pub(super) line: u64,
-    /// `appended`, `dropped`, `rejected`, `diverted`.
+    /// `appended`, `dropped`, `rejected`, `diverted`, or `not_sent` for the line that ended the run.
     pub(super) status: &'static str,
     /// The topic it went to, or was meant for.
     pub(super) topic: String,
@@ -94,6 +94,8 @@ pub(super) const DROPPED: &str = "dropped";
 pub(super) const REJECTED: &str = "rejected";
 /// Status of a record in a dead-letter topic.
 pub(super) const DIVERTED: &str = "diverted";
+/// Status of a line that is no record: the run ends there.
+pub(super) const NOT_SENT: &str = "not_sent";
 
 impl Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,9 +3,13 @@
 use tidegate_client::{Outcome, Rejection};
 
 use super::{
-    super::{Error, output, output::Output},
+    super::{
+        Error,
+        error::BadLine,
+        output::{self, Output},
+    },
     Args,
-    rows::{APPENDED, DIVERTED, DROPPED, Fate, REJECTED, Tally},
+    rows::{APPENDED, DIVERTED, DROPPED, Fate, NOT_SENT, REJECTED, Tally},
 };
 
 /// Tells what became of each record, and counts.
@@ -43,6 +47,19 @@ impl<'a> Teller<'a> {
     pub(super) fn refused(&mut self, line: u64, rejection: &Rejection) -> Result<(), Error> {
         let fate = rejected(blank(line, REJECTED, &self.topic), rejection);
         if !self.quiet {
+            self.say(|output| output.row(&fate))?;
+        }
+        Ok(())
+    }
+
+    /// A line could not be sent and ended the run. People read it in the error; machines get an object in its place.
+    pub(super) fn unsent(&mut self, bad: BadLine<'_>) -> Result<(), Error> {
+        let fate = Fate {
+            code: Some(bad.code.to_owned()),
+            reason: Some(bad.reason.to_owned()),
+            ..blank(bad.line, NOT_SENT, &self.topic)
+        };
+        if !self.quiet && self.output.is_json() {
             self.say(|output| output.row(&fate))?;
         }
         Ok(())
