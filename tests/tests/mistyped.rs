@@ -6,6 +6,7 @@
 use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _},
+    path::Path,
     process::{Command, Stdio},
     time::Duration,
 };
@@ -294,5 +295,50 @@ fn a_file_that_is_no_component_is_named_by_how_it_starts() {
         let refused = alone(1, &["plugin", "component", file.to_str().unwrap(), out.to_str().unwrap()]).await;
         says(&refused, &["PLUGIN_INVALID: ", "text.wasm: not WebAssembly: it starts with \"hello, I am a text\""]);
         assert!(!out.exists());
+    });
+}
+
+fn check(path: &Path) -> Vec<&str> {
+    vec!["check", path.to_str().unwrap()]
+}
+
+#[test]
+fn check_names_each_place_once_and_speaks_of_no_broker() {
+    test(LIMIT, async {
+        let site = Site::new();
+        site.install("route");
+        let file = site.path("plugins.toml");
+        // A hook that the plugin has not.
+        site.plugins(
+            "[plugin.r]\nfrom = \"route.wasm\"\nsettings = { to = \"b\" }\n[[chain]]\ntopics = \"a\"\nfetch = [\"r\"]\n",
+        );
+        let found = alone(64, &check(&file)).await.stdout;
+        let line = found.lines().find(|line| line.starts_with("error")).unwrap();
+        assert_eq!(line.matches("plugins.toml:").count(), 1, "{line}");
+        assert!(line.contains(&format!("{}:5: plugin r has no on-fetch", file.display())), "{line}");
+        assert!(line.ends_with("(CONFIG_INVALID)"), "{line}");
+        site.plugins("[plugin.r]\nform = \"route.wasm\"\n");
+        let wrong = alone(64, &check(&file)).await;
+        says(&wrong, &["CONFIG_INVALID: ", "plugins.toml:3: unknown key \"form\"", "did you mean \"from\"?"]);
+        assert!(!wrong.stderr.contains("running configuration"), "none is running here: {wrong:?}");
+    });
+}
+
+/// `route` and `header` are no imports: a plugin without its grant loaded, passed the check, and failed with the first record.
+#[test]
+fn check_warns_of_a_grant_that_settings_need() {
+    test(LIMIT, async {
+        let site = Site::new();
+        site.install("route");
+        let file = site.path("plugins.toml");
+        let chain = "[[chain]]\ntopics = \"a\"\nproduce = [\"r\"]\n";
+        let plugin = "[plugin.r]\nfrom = \"route.wasm\"\nsettings = { to = \"b/{key}\" }\n";
+        site.plugins(&format!("{plugin}{chain}"));
+        let found = alone(0, &check(&file)).await.stdout;
+        let warning = found.lines().find(|line| line.starts_with("warning")).unwrap_or_else(|| panic!("{found}"));
+        assert!(warning.contains("plugins.toml:2: plugin r needs the grant \"route:PATTERN\""), "{warning}");
+        assert!(found.ends_with("1 plugins · 1 warnings · 0 errors\n"), "{found}");
+        site.plugins(&format!("{plugin}grants = [\"route:b/*\"]\n{chain}"));
+        assert!(alone(0, &check(&file)).await.stdout.ends_with("0 warnings · 0 errors\n"));
     });
 }

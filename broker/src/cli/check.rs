@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeMap,
     fmt::{self, Display},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -16,7 +16,7 @@ use super::{Error, Output, exit};
 use crate::{
     clock::{SystemClock, SystemRandom},
     config::plugins::{self, LoadedConfig},
-    hooks::{self, Level, LoadError, Plugin, Runtime, spec::PluginSpec},
+    hooks::{self, LoadError, Plugin, Runtime, spec::PluginSpec},
 };
 
 /// Arguments of `check`.
@@ -29,40 +29,45 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, output: &mut Output) -> Result<u8, Error> {
-    let config = plugins::load(&args.file).map_err(|error| Error::config(error.short()))?;
+    let config = plugins::load(&args.file).map_err(|error| {
+        Error::config(error.short()).then("Fix it and check again. No broker was asked, and nothing changed.")
+    })?;
+    let place = |at: &str| in_folder_of(&args.file, at);
+    let mut summary = Summary { file: args.file.display().to_string(), plugins: 0, warnings: 0, errors: 0 };
+    let mut tell = |finding: Finding| {
+        summary.count(&finding);
+        output.row(&finding)
+    };
     for warning in &config.warnings {
-        output.row(&Finding::warning(warning.clone()))?;
+        tell(Finding::warning(None, place(warning)))?;
     }
     let runtime = runtime()?;
-    let mut errors = 0_usize;
-    let mut checked = 0_usize;
     for (tenant, spec) in &config.tenants {
         let mut loaded = BTreeMap::new();
         for (name, plugin) in &spec.plugins {
+            let at = place(&plugin.place);
             let result = load(&runtime, tenant, name, plugin, &config);
-            checked += 1;
             match &result {
-                Ok(runs) => output.row(&Finding::ok(name, plugin, runs))?,
-                Err(error) => {
-                    errors += 1;
-                    output.row(&Finding::error(&plugin.place, error.as_ref()))?;
+                Ok(runs) => {
+                    tell(Finding::ok(&at, name, plugin, runs))?;
+                    runs.grants_missing().iter().try_for_each(|grant| tell(Finding::ungranted(&at, name, grant)))?;
                 }
+                Err(error) => tell(Finding::error(Some(name), format!("{at}: {error}"), error))?,
             }
             loaded.insert(name.clone(), result);
         }
-        // Chains are judged with what did load: one run shows every fault.
+        // Chains are judged with what did load: one run shows every fault. These errors begin with their place.
         if let Err(error) = runtime.generation(tenant, 1, Arc::new(spec.clone()), loaded) {
-            errors += 1;
-            output.row(&Finding::error(&args.file.display().to_string(), &error))?;
+            tell(Finding::error(None, place(&error.to_string()), &error))?;
         }
     }
-    output.row(&Summary {
-        file: args.file.display().to_string(),
-        plugins: checked,
-        warnings: config.warnings.len(),
-        errors,
-    })?;
-    Ok(if errors == 0 { exit::OK } else { exit::USAGE })
+    output.row(&summary)?;
+    Ok(if summary.errors == 0 { exit::OK } else { exit::USAGE })
+}
+
+/// A place in a file is told with the file's name alone; here the file is shown as it was named.
+fn in_folder_of(file: &Path, text: &str) -> String {
+    file.parent().map_or_else(|| text.to_owned(), |folder| folder.join(text).display().to_string())
 }
 
 /// A runtime as the broker has it; compiled code is kept nowhere.
@@ -90,43 +95,69 @@ fn load(
 struct Silent;
 
 impl hooks::Host for Silent {
-    fn guest_log(&self, _tenant: &str, _plugin: &str, _level: Level, _message: &str) {}
+    fn guest_log(&self, _tenant: &str, _plugin: &str, _level: hooks::Level, _message: &str) {}
 }
 
 /// One thing the check found.
 #[derive(Debug, Serialize)]
 struct Finding {
-    level: &'static str,
+    level: Level,
     #[serde(skip_serializing_if = "Option::is_none")]
     plugin: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'static str>,
     message: String,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Level {
+    Ok,
+    Warning,
+    Error,
+}
+
 impl Finding {
-    fn ok(name: &str, spec: &PluginSpec, plugin: &Plugin) -> Self {
+    fn ok(at: &str, name: &str, spec: &PluginSpec, plugin: &Plugin) -> Self {
         let grants = if spec.grants.is_empty() { "none".to_owned() } else { spec.grants.join(", ") };
         Self {
-            level: "ok",
+            level: Level::Ok,
             plugin: Some(name.to_owned()),
             digest: Some(plugin.digest().to_owned()),
-            message: format!("{}: plugin {name} loads · grants: {grants}", spec.place),
+            code: None,
+            message: format!("{at}: plugin {name} loads · grants: {grants}"),
         }
     }
 
-    fn warning(message: String) -> Self {
-        Self { level: "warning", plugin: None, digest: None, message }
+    fn ungranted(at: &str, name: &str, grant: &str) -> Self {
+        let what = format!(
+            "{at}: plugin {name} needs the grant {grant:?} with these settings: add it to `grants`, or the broker refuses \
+             its batches"
+        );
+        Self::warning(Some(name), what)
     }
 
-    fn error(place: &str, error: &LoadError) -> Self {
-        Self { level: "error", plugin: None, digest: None, message: format!("{place}: {error}") }
+    fn warning(plugin: Option<&str>, message: String) -> Self {
+        Self { level: Level::Warning, plugin: plugin.map(str::to_owned), digest: None, code: None, message }
+    }
+
+    fn error(plugin: Option<&str>, message: String, error: &LoadError) -> Self {
+        let code = Some(error.code().name());
+        Self { level: Level::Error, plugin: plugin.map(str::to_owned), digest: None, code, message }
     }
 }
 
 impl Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:<7}  {}", self.level, self.message)
+        let level = match self.level {
+            Level::Ok => "ok",
+            Level::Warning => "warning",
+            Level::Error => "error",
+        };
+        write!(f, "{level:<7}  {}", self.message)?;
+        self.code.map_or(Ok(()), |code| write!(f, " ({code})"))
     }
 }
 
@@ -138,8 +169,28 @@ struct Summary {
     errors: usize,
 }
 
+impl Summary {
+    fn count(&mut self, finding: &Finding) {
+        self.plugins +=
+            usize::from(finding.digest.is_some() || (finding.level == Level::Error && finding.plugin.is_some()));
+        self.warnings += usize::from(finding.level == Level::Warning);
+        self.errors += usize::from(finding.level == Level::Error);
+    }
+}
+
 impl Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} · {} plugins · {} warnings · {} errors", self.file, self.plugins, self.warnings, self.errors)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_show_the_file_as_it_was_named() {
+        assert_eq!(in_folder_of(Path::new("plugins.toml"), "plugins.toml:3: x"), "plugins.toml:3: x");
+        assert_eq!(in_folder_of(Path::new("conf/plugins.toml"), "plugins.toml:3: x"), "conf/plugins.toml:3: x");
     }
 }
