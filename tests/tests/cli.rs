@@ -120,12 +120,12 @@ fn a_condition_that_does_not_hold_appends_nothing() {
         assert_eq!(ends(&site, &broker, 0, &format!("{produce}0")).await.stdout, "orders/eu@0 · 4711@1\n");
         assert_eq!(ends(&site, &broker, 0, &format!("{produce}1")).await.stdout, "orders/eu@1 · 4711@2\n");
         let refused = ends(&site, &broker, 1, &format!("{produce}1")).await;
-        let hint = "read it with: tidegate consume orders/eu --from-offset 1 --max 1";
+        let hint = "read it with: tidegate consume orders/eu --key 4711 --latest";
         assert_eq!(refused.stderr, format!("CONFLICT: 4711 is at version 2; {hint}\n"));
         let refused = ends(&site, &broker, 1, &format!("{produce}1 --output json")).await;
         let error: Value = serde_json::from_str(&refused.stderr).unwrap();
         assert_eq!(error["error"]["number"], 400);
-        let read = ends(&site, &broker, 0, "consume orders/eu --from-offset 1 --max 1").await;
+        let read = ends(&site, &broker, 0, "consume orders/eu --key 4711 --latest").await;
         assert_eq!(read.stdout, "orders/eu@1 4711 {}\n");
         broker.drain().await;
     });

@@ -80,6 +80,8 @@ fn a_topic_that_is_none_is_told_before_anything_is_read() {
             &alone(64, &["consume", "a/*", "--from-offset", "3"]).await,
             &["PATTERN_INVALID: --from-offset is of one"],
         );
+        says(&alone(64, &["consume", "a/*", "--key", "k"]).await, &["PATTERN_INVALID: --key is of one topic"]);
+        says(&alone(64, &["keys", "list", "a/*"]).await, &["TOPIC_INVALID: \"a/*\""]);
         says(&alone(64, &["plugins", "explain", "a b"]).await, &["TOPIC_INVALID: \"a b\""]);
         says(
             &alone(64, &["produce", "a", "--header", "tidegate-x=1"]).await,

@@ -272,12 +272,21 @@ impl Error {
             0 => format!("{key} does not exist"),
             version => format!("{key} is at version {version}"),
         };
-        let next = match conflict.last_offset {
-            Some(offset) => format!("read it with: tidegate consume {} --from-offset {offset} --max 1", conflict.topic),
-            None => format!("a record that must be new is expected at {key}@0"),
+        let topic = &conflict.topic;
+        let next = match (conflict.last_offset, plain(&conflict.key)) {
+            (Some(_), Some(key)) => format!("read it with: tidegate consume {topic} --key {key} --latest"),
+            (Some(offset), None) => format!("read it with: tidegate consume {topic} --from-offset {offset} --max 1"),
+            (None, _) => format!("a record that must be new is expected at {key}@0"),
         };
         Self::refused(Code::Conflict, message).then_in_line(next)
     }
+}
+
+/// The key, if it can be given to a command as it is, whatever the shell.
+fn plain(key: &[u8]) -> Option<&str> {
+    let safe = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | ':' | '@' | '/' | '+' | ',' | '=' | '-');
+    let text = std::str::from_utf8(key).ok()?;
+    (!text.starts_with('-') && !text.is_empty() && text.chars().all(safe)).then_some(text)
 }
 
 #[cfg(test)]
@@ -295,8 +304,15 @@ mod tests {
         };
         assert_eq!(
             Error::conflict(&conflict).text(),
-            "CONFLICT: 4711 is at version 9; read it with: tidegate consume orders/eu --from-offset 902 --max 1"
+            "CONFLICT: 4711 is at version 9; read it with: tidegate consume orders/eu --key 4711 --latest"
         );
+        for (key, told) in [("a b", "a b"), ("-x", "-x"), ("$(x)", "$(x)")] {
+            conflict.key = key.into();
+            let text = Error::conflict(&conflict).text();
+            let hint = "read it with: tidegate consume orders/eu --from-offset 902 --max 1";
+            assert_eq!(text, format!("CONFLICT: {told} is at version 9; {hint}"), "no shell takes it apart");
+        }
+        conflict.key = "4711".into();
         (conflict.version, conflict.last_offset) = (0, None);
         assert_eq!(
             Error::conflict(&conflict).text(),

@@ -1,9 +1,10 @@
 //! `tidegate keys list`: the keys of a topic and where they stand.
 
 use serde::Serialize;
+use tidegate_client::Admin;
 use tidegate_protocol::wire::KeyInfo;
 
-use super::{ConnectArgs, Error, Output, exit, output::Bytes};
+use super::{ConnectArgs, Error, Output, exit, names, output::Bytes};
 
 /// Arguments of `keys`.
 #[derive(Debug, clap::Args)]
@@ -33,12 +34,25 @@ enum Command {
 
 pub(super) async fn run(args: Args, connect: &ConnectArgs, output: &mut Output) -> Result<u8, Error> {
     let Command::List { topic, prefix, max } = args.command;
+    names::topic(&topic)?;
     let connection = connect.connect().await?;
-    let admin = connection.admin();
+    let done = list(&topic, &prefix, max, &connection.admin(), connect, output).await;
+    connection.close().await;
+    done.map(|()| exit::OK)
+}
+
+async fn list(
+    topic: &str,
+    prefix: &str,
+    max: Option<u64>,
+    admin: &Admin,
+    connect: &ConnectArgs,
+    output: &mut Output,
+) -> Result<(), Error> {
     let mut left = max.unwrap_or(u64::MAX);
     let mut after: Option<Vec<u8>> = None;
     loop {
-        let asked = admin.keys(&topic, prefix.as_bytes(), after.as_deref()).await;
+        let asked = admin.keys(topic, prefix.as_bytes(), after.as_deref()).await;
         let page = asked.map_err(|error| connect.failed(&error))?;
         after = page.keys.last().map(|last| last.key.clone());
         let rows: Vec<Key> =
@@ -47,11 +61,9 @@ pub(super) async fn run(args: Args, connect: &ConnectArgs, output: &mut Output) 
         let cells = |key: &Key| vec![key.text.clone(), key.version.to_string(), key.last_offset.to_string()];
         output.table(&["key", "version", "last offset"], &rows, cells)?;
         if left == 0 || !page.truncated {
-            break;
+            return Ok(());
         }
     }
-    connection.close().await;
-    Ok(exit::OK)
 }
 
 #[derive(Debug, Serialize)]
