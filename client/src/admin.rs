@@ -86,7 +86,7 @@ impl Admin {
         ask!(self, ClientBody::PluginSwap(swap), Activated, self.activation_patience())
     }
 
-    /// Goes back to a plugin's version before.
+    /// Goes back to a plugin's version before; again, to the one before that.
     ///
     /// # Errors
     /// As [`Self::swap`].

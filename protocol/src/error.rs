@@ -108,7 +108,7 @@ codes! {
     522 GenerationChanged "GENERATION_CHANGED" false
         "Somebody changed the plugins since the generation this change is based on." "Nothing changed." "Look at `tidegate plugins`, then do it again."
     523 NothingToRollBack "NOTHING_TO_ROLL_BACK" false
-        "The plugin has no earlier version." "Nothing changed." "Swap in the version you want."
+        "The plugin runs the oldest version that is known of it: each rollback goes further back, at most 8 versions." "Nothing changed." "Swap in the version you want: tidegate plugins swap NAME FILE."
     524 ConfigInvalid "CONFIG_INVALID" false
         "The configuration does not hold." "Nothing changed; what ran before keeps running." "Fix what the message names; `tidegate check plugins.toml` judges that file without a broker."
     600 Overloaded "OVERLOADED" true

@@ -179,6 +179,17 @@ fn plugins_are_swapped_rolled_back_and_checked() {
         assert!(plugins[0]["drift"].is_string());
         let back = objects(&ends(&site, &broker, 0, "plugins rollback stamp --output json").await);
         assert_eq!((&back[0]["generation"], &back[0]["topics"][0]["topic"]), (&3.into(), &"t/a".into()));
+        // It went forth again, to the version just left.
+        let oldest = ends(&site, &broker, 1, "plugins rollback stamp").await;
+        assert!(
+            oldest.stderr.starts_with("NOTHING_TO_ROLL_BACK: plugin \"stamp\" runs the oldest version"),
+            "{oldest:?}"
+        );
+        let swapped = objects(&ends(&site, &broker, 0, &format!("{swap} --output json")).await);
+        let left = ends(&site, &broker, 0, "plugins rollback stamp").await;
+        assert_eq!(left.stdout, "live from t/a@1 · open connections: 1 · generation 5\n");
+        let digest: String = swapped[0]["digest"].as_str().unwrap().chars().take(19).collect();
+        assert!(left.stderr.contains(&digest), "{left:?}");
         let chain = objects(&ends(&site, &broker, 0, "plugins explain t/a --output json").await);
         assert_eq!(chain[0]["positions"][0]["plugin"], "stamp");
         let file = site.path("plugins.toml");

@@ -38,8 +38,9 @@ enum Command {
         #[arg(long, value_name = "GENERATION", default_value_t = 0, hide_default_value = true)]
         based_on: u64,
     },
-    /// Go back to the version a plugin had before.
-    #[command(after_help = "Example:\n  tidegate plugins rollback mask")]
+    /// Go back to the version a plugin had before; again, to the one before that.
+    #[command(after_help = "Example:\n  tidegate plugins rollback mask\n\n\
+                            The way back is 8 versions long and has no way forth: what a rollback leaves is swapped in again from its file.")]
     Rollback {
         /// Name in plugins.toml.
         name: String,
@@ -109,7 +110,14 @@ async fn answer(command: &Command, component: Bytes, admin: &Admin, output: &mut
         Command::Swap { name, based_on, .. } => {
             show(admin.swap(name, component, *based_on).await?, Some(name), output)?;
         }
-        Command::Rollback { name, based_on } => show(admin.rollback(name, *based_on).await?, Some(name), output)?,
+        Command::Rollback { name, based_on } => {
+            let back = admin.rollback(name, *based_on).await?;
+            let (runs, left) = (rows::short(&back.digest), rows::short(&back.previous_digest));
+            show(back, None, output)?;
+            output.remark(&format!(
+                "{name} runs {runs} again; {left} comes back with: tidegate plugins swap {name} FILE"
+            ))?;
+        }
         Command::Reload { based_on } => show(admin.reload(*based_on).await?, None, output)?,
         Command::Explain { topic } => output.row(&rows::Effective::new(topic, admin.explain(topic).await?))?,
     }

@@ -108,7 +108,7 @@ fn mebibytes(bytes: u64) -> String {
 }
 
 /// The first twelve digits of a digest: enough to tell versions apart at a glance.
-fn short(digest: &str) -> String {
+pub(super) fn short(digest: &str) -> String {
     const PREFIX: &str = "sha256:";
     match digest.strip_prefix(PREFIX) {
         Some(hex) => hex.chars().take(12).fold(PREFIX.to_owned(), |mut text, digit| {

@@ -21,7 +21,7 @@ pub enum ActivationError {
         known: String,
     },
     /// The plugin has no earlier version.
-    #[error("plugin {0:?} has no earlier version")]
+    #[error("plugin {0:?} runs the oldest version that is known of it")]
     NoPrevious(String),
     /// Somebody else was first.
     #[error("the change is based on generation {based_on}, live is {live}")]

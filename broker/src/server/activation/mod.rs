@@ -129,7 +129,7 @@ impl Activation {
         self.counted(self.change(tenant, name, based_on, change, bytes).await)
     }
 
-    /// Goes back to a plugin's version before; the one that runs becomes the version before.
+    /// Goes back to a plugin's version before; done again, to the one before that.
     ///
     /// # Errors
     /// As [`Activation::swap`], and if there is no version before.

@@ -17,7 +17,13 @@ pub(super) struct Record {
     pub(super) spec: TenantSpec,
     /// The version before, by plugin.
     pub(super) previous: BTreeMap<String, PluginSpec>,
+    /// Those before it, by plugin, the newest last. Records of builds that knew one version before have none.
+    #[serde(default)]
+    older: BTreeMap<String, Vec<PluginSpec>>,
 }
+
+/// Versions that a plugin can go back by. Each holds its settings, and all are in the record.
+const VERSIONS_BEFORE_MAX: usize = 8;
 
 /// Why stored bytes are not a record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -31,13 +37,9 @@ pub enum RecordError {
 }
 
 impl Record {
-    pub(super) fn new(spec: TenantSpec, previous: BTreeMap<String, PluginSpec>) -> Self {
-        Self { version: VERSION, spec, previous }
-    }
-
     /// Nothing runs.
     pub(super) fn empty() -> Self {
-        Self::new(TenantSpec::default(), BTreeMap::new())
+        Self { version: VERSION, spec: TenantSpec::default(), previous: BTreeMap::new(), older: BTreeMap::new() }
     }
 
     pub(super) fn read(bytes: &[u8]) -> Result<Self, RecordError> {
@@ -60,10 +62,10 @@ impl Record {
     /// What a start or a reload makes of it: an entry that changed since it was applied is applied, the others keep what
     /// the command line made of them. Budgets, policies and chains are the file's in any case.
     pub(super) fn merged(&self, desired: &TenantSpec) -> Self {
-        let mut previous = BTreeMap::new();
-        let mut merge = |(name, want): (&String, &PluginSpec)| {
+        let mut merged = Self::empty();
+        merged.spec.chain.clone_from(&desired.chain);
+        for (name, want) in &desired.plugins {
             let have = self.spec.plugins.get(name);
-            let before = self.previous.get(name);
             let next = match have {
                 Some(have) if have.source == Source::Swap && have.applied == want.applied => PluginSpec {
                     budget: want.budget.clone(),
@@ -74,17 +76,11 @@ impl Record {
                 },
                 _ => want.clone(),
             };
-            let before = match have {
-                Some(have) if !same_version(have, &next) => Some(have),
-                _ => before,
-            };
-            if let Some(before) = before {
-                previous.insert(name.clone(), before.clone());
-            }
-            (name.clone(), next)
-        };
-        let plugins = desired.plugins.iter().map(&mut merge).collect();
-        Self::new(TenantSpec { plugins, chain: desired.chain.clone() }, previous)
+            let replaced = have.filter(|have| !same_version(have, &next));
+            merged.go_back_by(name, self.versions_before(name).chain(replaced).cloned().collect());
+            merged.spec.plugins.insert(name.clone(), next);
+        }
+        merged
     }
 
     /// With another component for one plugin, or `None` if it is not configured. `desired` is the file's entry.
@@ -95,27 +91,49 @@ impl Record {
         Some(self.replaced(name, next))
     }
 
-    /// With the version before for one plugin, or `None` if there is none. What runs now becomes the version before.
+    /// With the version before for one plugin, or `None` if there is none. What runs now is not kept: the next rollback goes
+    /// further back, never forth again.
     pub(super) fn rolled_back(&self, name: &str, desired: Option<&PluginSpec>) -> Option<Self> {
         let have = self.spec.plugins.get(name)?;
+        let mut versions: Vec<PluginSpec> = self.versions_before(name).cloned().collect();
         let mut next = PluginSpec {
             budget: have.budget.clone(),
             on_produce_failure: have.on_produce_failure,
             on_fetch_failure: have.on_fetch_failure,
             place: have.place.clone(),
             applied: have.applied.clone(),
-            ..self.previous.get(name)?.clone()
+            ..versions.pop()?
         };
         next.source = source(&next, desired);
-        Some(self.replaced(name, next))
+        let mut record = self.clone();
+        record.spec.plugins.insert(name.to_owned(), next);
+        record.go_back_by(name, versions);
+        Some(record)
     }
 
     fn replaced(&self, name: &str, next: PluginSpec) -> Self {
         let mut record = self.clone();
-        if let Some(have) = record.spec.plugins.insert(name.to_owned(), next) {
-            record.previous.insert(name.to_owned(), have);
-        }
+        let have = record.spec.plugins.insert(name.to_owned(), next);
+        record.go_back_by(name, self.versions_before(name).chain(&have).cloned().collect());
         record
+    }
+
+    /// What a plugin ran before, the newest last.
+    fn versions_before(&self, name: &str) -> impl Iterator<Item = &PluginSpec> {
+        self.older.get(name).into_iter().flatten().chain(self.previous.get(name))
+    }
+
+    /// Keeps the newest of the versions that a plugin goes back by.
+    fn go_back_by(&mut self, name: &str, mut versions: Vec<PluginSpec>) {
+        versions.drain(..versions.len().saturating_sub(VERSIONS_BEFORE_MAX));
+        self.previous.remove(name);
+        self.older.remove(name);
+        if let Some(previous) = versions.pop() {
+            self.previous.insert(name.to_owned(), previous);
+        }
+        if !versions.is_empty() {
+            self.older.insert(name.to_owned(), versions);
+        }
     }
 }
 
@@ -218,20 +236,55 @@ mod tests {
         assert!(!applied.spec.plugins.contains_key("b") && !applied.previous.contains_key("b"));
     }
 
+    fn swapped(record: &Record, digest: &str) -> Record {
+        record.swapped("a", digest, None).expect("configured")
+    }
+
+    /// A second rollback went forth again, to the version that the first was to get rid of.
     #[test]
-    fn back_and_forth() {
+    fn each_rollback_goes_further_back() {
         let file = spec(&[("a", plugin("1", "x"))]);
         let desired = file.plugins.get("a");
         let first = Record::empty().merged(&file);
         assert_eq!(first.rolled_back("a", desired), None, "there is no version before");
         assert_eq!(first.swapped("b", "2", None), None, "it is not configured");
-        let swapped = first.swapped("a", "2", desired).expect("configured");
-        assert_eq!(drift(runs(&swapped, "a"), desired), "runs 2, plugins.toml has 1");
-        let back = swapped.rolled_back("a", desired).expect("a version before");
+        let second = first.swapped("a", "2", desired).expect("configured");
+        assert_eq!(drift(runs(&second, "a"), desired), "runs 2, plugins.toml has 1");
+        let third = swapped(&second, "3");
+        let back = third.rolled_back("a", desired).expect("a version before");
+        assert_eq!((runs(&back, "a").digest.as_str(), runs(&back, "a").source), ("2", Source::Swap));
+        let back = back.rolled_back("a", desired).expect("a version before");
         assert_eq!((runs(&back, "a").digest.as_str(), runs(&back, "a").source), ("1", Source::File));
         assert_eq!(drift(runs(&back, "a"), desired), "");
-        let forth = back.rolled_back("a", desired).expect("a version before");
-        assert_eq!((runs(&forth, "a").digest.as_str(), runs(&forth, "a").source), ("2", Source::Swap));
+        assert_eq!(back.rolled_back("a", desired), None, "it is the oldest");
+        // What came meanwhile counts from where it is.
+        let fourth = swapped(&back, "4");
+        assert_eq!(runs(&fourth.rolled_back("a", desired).expect("a version before"), "a").digest, "1");
+        // So does a version that the file brings.
+        let reloaded = third.merged(&spec(&[("a", plugin("5", "y"))]));
+        let back = reloaded.rolled_back("a", None).expect("a version before");
+        assert_eq!(runs(&back, "a").digest, "3");
+        assert_eq!(runs(&back.rolled_back("a", None).expect("a version before"), "a").digest, "2");
+    }
+
+    #[test]
+    fn the_way_back_has_a_bound() {
+        let first = Record::empty().merged(&spec(&[("a", plugin("0", "x"))]));
+        let mut record = (1..=20).fold(first, |record, version| swapped(&record, &version.to_string()));
+        let mut steps = 0;
+        while let Some(back) = record.rolled_back("a", None) {
+            record = back;
+            steps += 1;
+        }
+        assert_eq!((steps, runs(&record, "a").digest.as_str()), (VERSIONS_BEFORE_MAX, "12"));
+    }
+
+    #[test]
+    fn a_record_of_a_build_that_knew_one_version_before_is_read() {
+        let record = swapped(&Record::empty().merged(&spec(&[("a", plugin("1", "x"))])), "2");
+        let mut json: serde_json::Value = serde_json::from_slice(&record.to_bytes()).expect("JSON");
+        json.as_object_mut().expect("an object").remove("older");
+        assert_eq!(Record::read(json.to_string().as_bytes()), Ok(record));
     }
 
     #[test]
