@@ -59,14 +59,12 @@ impl Reader {
         from_offset: u64,
     ) -> Result<Run, ShardError> {
         if self.core.log.tail(from_lsn, 1).is_none() {
-            let log = self.core.log.clone();
+            let core = Arc::clone(&self.core);
             let read = tokio::task::spawn_blocking(move || {
-                log.read_key(from_lsn, bytes_max, StoredKey { topic_id, key: &key, from_offset })
+                core.read_key(from_lsn, bytes_max, StoredKey { topic_id, key: &key, from_offset })
             });
-            if let Some(found) = read.await.map_err(|_| ShardError::ShuttingDown)?? {
-                let frame = |record: &StoredRecord| self.core.frame_of(record).map(Arc::new);
-                let frames = found.records.iter().map(frame).collect::<Result<_, _>>()?;
-                return Ok(Run { frames, next_lsn: found.next_lsn });
+            if let Some(run) = read.await.map_err(|_| ShardError::ShuttingDown)?? {
+                return Ok(run);
             }
         }
         self.read(from_lsn, bytes_max, move |id| id == topic_id).await
@@ -112,6 +110,13 @@ impl Reader {
 }
 
 impl Core {
+    /// Records of a key out of segments, each in a frame of its own. Blocking.
+    fn read_key(&self, from_lsn: u64, bytes_max: usize, key: StoredKey<'_>) -> Result<Option<Run>, ShardError> {
+        let Some(found) = self.log.read_key(from_lsn, bytes_max, key)? else { return Ok(None) };
+        let frames = found.records.iter().map(|record| self.frame_of(record).map(Arc::new));
+        Ok(Some(Run { frames: frames.collect::<Result<_, _>>()?, next_lsn: found.next_lsn }))
+    }
+
     /// A frame of one record, at the record's own position.
     fn frame_of(&self, record: &StoredRecord) -> Result<StoredFrame, ShardError> {
         let replay = |what: String| ShardError::Replay { lsn: record.lsn, what };

@@ -201,7 +201,7 @@ impl Store {
                 let slice = open.replay(key.topic_id, key.key, from_offset, bytes_left)?;
                 next = slice.next_offset;
                 for record in slice.records.into_iter().filter(|record| record.lsn >= from_lsn) {
-                    bytes_left = bytes_left.saturating_sub(record.bytes());
+                    bytes_left = bytes_left.saturating_sub(record.charge());
                     run.next_lsn = record.lsn + 1;
                     run.records.push(record);
                 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tidegate_protocol::record::RecordView;
 
 use super::{
-    Slice, StoredRecord,
+    RECORD_COST_BYTES, Slice, StoredRecord,
     block::{Block, Stamp},
     directory::{self, Found, KeyHead},
     filter,
@@ -32,7 +32,7 @@ impl Segment {
         Ok(self.find(topic_id, key)?.map(|(_, found)| found.head))
     }
 
-    /// Records of a key from an offset on, up to some bytes of values, at least one. Reads one page of the directory, if
+    /// Records of a key from an offset on, up to some bytes as they are charged, at least one. Reads one page of the directory, if
     /// the filter answers, and one range of blocks.
     ///
     /// # Errors
@@ -64,11 +64,11 @@ impl Segment {
                     if offset < from_offset {
                         continue;
                     }
-                    if bytes > 0 && bytes + record.bytes() > bytes_max {
+                    if !slice.records.is_empty() && bytes + record.bytes() + RECORD_COST_BYTES > bytes_max {
                         slice.next_offset = Some(offset);
                         return Ok(slice);
                     }
-                    bytes += record.bytes();
+                    bytes += record.bytes() + RECORD_COST_BYTES;
                     slice.records.push(stored(&block, topic, &record, &stamp, offset));
                 }
             }

@@ -68,10 +68,15 @@ pub struct StoredRecord {
     pub headers: Bytes,
 }
 
+/// What a record costs a read beside its own bytes: itself and, where it gets one, a frame of its own. Without it, a key of
+/// nothing but tombstones would never fill a read.
+const RECORD_COST_BYTES: usize = 512;
+
 impl StoredRecord {
-    /// Bytes of key, value and headers.
-    pub fn bytes(&self) -> usize {
-        [&self.key, &self.value].into_iter().flatten().map(Bytes::len).sum::<usize>() + self.headers.len()
+    /// What a read is charged for it: bytes of key, value and headers, and the cost of any record.
+    pub fn charge(&self) -> usize {
+        let content = [&self.key, &self.value].into_iter().flatten().map(Bytes::len).sum::<usize>();
+        content + self.headers.len() + RECORD_COST_BYTES
     }
 }
 

@@ -7,7 +7,7 @@ use tidegate_protocol::{
     stored::{FrameHead, StoredFrame},
 };
 
-use super::{Slice, block::Block, keys::stored, reader::Segment, topics::Topic};
+use super::{RECORD_COST_BYTES, Slice, block::Block, keys::stored, reader::Segment, topics::Topic};
 use crate::storage::{Run, StorageError};
 
 /// Records of a topic that are looked up together: bounds what one step holds, and lets it read blocks in their order.
@@ -85,11 +85,11 @@ impl Segment {
                 if topic.at_or_behind(offset) != Some((number, offset)) {
                     return Err(self.corrupt(entry.position)("a record is not at the offset that led to it"));
                 }
-                if bytes > 0 && bytes + record.bytes() > bytes_max {
+                if !slice.records.is_empty() && bytes + record.bytes() + RECORD_COST_BYTES > bytes_max {
                     slice.next_offset = Some(offset);
                     return Ok(slice);
                 }
-                bytes += record.bytes();
+                bytes += record.bytes() + RECORD_COST_BYTES;
                 slice.records.push(stored(block, topic, &record, &stamp, offset));
                 number += 1;
             }

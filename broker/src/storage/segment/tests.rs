@@ -11,7 +11,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use tidegate_protocol::stored::StoredFrame;
+use tidegate_protocol::{
+    batch::BatchBuilder,
+    limits::Limits,
+    record::RecordView,
+    stored::{FrameHeader, StoredFrame, TopicStamp},
+};
 
 use self::generate::{Shape, frames, records_of};
 use super::*;
@@ -160,6 +165,34 @@ fn check_key(segment: &Segment, topic: u64, key: &[u8], of_topic: &[StoredRecord
         let behind = all_of(record.offset + 1, |from| segment.replay(topic, key, from, usize::MAX).unwrap());
         assert_eq!(behind, model[number + 1..]);
     }
+}
+
+#[test]
+fn records_without_bytes_fill_a_read_too() {
+    let frame = |number: u64| {
+        let mut builder = BatchBuilder::new();
+        (0..10).for_each(|_| {
+            builder.push("t", RecordView { key: Some(b""), value: None, headers: &[], timestamp_ms: 5 });
+        });
+        let header = FrameHeader {
+            shard: 3,
+            first_lsn: number * 10,
+            tenant: 1,
+            input_count: 10,
+            topics: vec![TopicStamp { id: 16, base_offset: number * 10 }],
+            key_versions: (number * 10 + 1..=number * 10 + 10).collect(),
+            ..FrameHeader::default()
+        };
+        Arc::new(StoredFrame::from_parts(header, Some(builder.finish_body(&Limits::STORED).unwrap())).unwrap())
+    };
+    let frames: Vec<_> = (0..10).map(frame).collect();
+    let (segment, _) = open(&frames);
+    let bytes_max = 7 * RECORD_COST_BYTES;
+    let replay = |from| segment.replay(16, b"", from, bytes_max).unwrap();
+    let scan = |from| segment.scan_topic(16, from, bytes_max).unwrap();
+    assert_eq!((replay(0).records.len(), replay(0).next_offset), (7, Some(7)));
+    assert_eq!((scan(3).records.len(), scan(3).next_offset), (7, Some(10)));
+    assert_eq!((all_of(0, replay), all_of(0, scan)), (records_of(&frames), records_of(&frames)));
 }
 
 #[test]
