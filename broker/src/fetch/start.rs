@@ -43,6 +43,8 @@ impl Fetch {
             let message = format!("principal {:?} may not fetch {:?}", &*principal.name, open.pattern);
             return Err(Failure::new(Code::Forbidden, message));
         }
+        // Before the topic is looked for: what makes it meanwhile lies behind.
+        let end = reader.end();
         let topic = pattern.as_name().map(|name| self.shard.topic(subscriber.tenant, name.as_str()));
         if let Some(None) = topic
             && !(open.follow && self.config.create_topics)
@@ -59,7 +61,7 @@ impl Fetch {
             Some(Start::Latest(_)) => (reader.end(), 0),
             Some(Start::Cursor(text)) => self.at_cursor(text, subscriber, &pattern, reader)?,
             Some(Start::Offset(offset)) => at_offset(*offset, &pattern, topic.flatten().as_ref(), reader)?,
-            Some(Start::KeyHead(_)) => at_head(open.key.as_deref(), topic.flatten().as_ref(), reader).await?,
+            Some(Start::KeyHead(_)) => at_head(open.key.as_deref(), topic.flatten().as_ref(), end, reader).await?,
         };
         let key = open.key.clone().map(Bytes::from);
         Ok(Opened { pattern, next_lsn, from_offset, parameters, key })
@@ -95,17 +97,17 @@ impl Fetch {
     }
 }
 
-/// Where the last record of a key stands; at the end if there is none.
-async fn at_head(key: Option<&[u8]>, topic: Option<&Topic>, reader: &Reader) -> Result<(u64, u64), Failure> {
+/// Where the last record of a key stands; if there is none, where the first one will stand at the earliest: `end` if there
+/// was no topic then.
+async fn at_head(key: Option<&[u8]>, topic: Option<&Topic>, end: u64, reader: &Reader) -> Result<(u64, u64), Failure> {
     let Some(key) = key else {
         return Err(Failure::new(Code::ProtocolViolation, "a read from a key's last record names no key"));
     };
-    let Some(topic) = topic else { return Ok((reader.end(), 0)) };
+    let Some(topic) = topic else { return Ok((end, 0)) };
     let last = reader.last_offset(topic.id, key).await;
-    let last = last.map_err(|error| Failure::new(error.code(), error.to_string()))?;
-    Ok(match last {
-        None => (reader.end(), 0),
-        Some(offset) => (reader.lsn_of(topic.id, offset).unwrap_or_else(|| reader.first_lsn()), offset),
+    Ok(match last.map_err(|error| Failure::new(error.code(), error.to_string()))? {
+        (None, next_lsn) => (next_lsn, 0),
+        (Some(offset), _) => (reader.lsn_of(topic.id, offset).unwrap_or_else(|| reader.first_lsn()), offset),
     })
 }
 

@@ -70,17 +70,18 @@ impl Reader {
         self.read(from_lsn, bytes_max, move |id| id == topic_id).await
     }
 
-    /// Offset of the last record of a key, once that is durable; `None` if it was never written. Cancel-safe.
+    /// Offset of the last record of a key, once that is durable; `None` if it was never written before the LSN that comes
+    /// with it: a record of the key stands there or behind. Cancel-safe.
     ///
     /// # Errors
     /// If the log failed before.
-    pub async fn last_offset(&self, topic_id: u64, key: &[u8]) -> Result<Option<u64>, ShardError> {
+    pub async fn last_offset(&self, topic_id: u64, key: &[u8]) -> Result<(Option<u64>, u64), ShardError> {
         let (head, next_lsn) = {
             let mut state = self.core.lock();
             (state.heads.get(topic_id, key), state.next_lsn)
         };
         self.core.waiter(next_lsn).durable().await?;
-        Ok(head.map(|head| head.last_offset))
+        Ok((head.map(|head| head.last_offset), next_lsn))
     }
 
     /// Waits until something at or behind an LSN is durable. Cancel-safe.

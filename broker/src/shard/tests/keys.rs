@@ -57,7 +57,7 @@ async fn a_key_is_the_filtered_scan_wherever_its_records_lie() {
                 let rest = seen(&frames, topic, key.as_bytes(), lsn);
                 assert_eq!(read(&world, topic, key, lsn, 5_000).await, rest, "life {life}, {key} from LSN {lsn}");
             }
-            let last = world.shard.reader().last_offset(topic, key.as_bytes()).await.unwrap();
+            let (last, _) = world.shard.reader().last_offset(topic, key.as_bytes()).await.unwrap();
             assert_eq!(last, wanted.last().map(|(offset, ..)| *offset));
         }
         world.reopen().await;
@@ -73,4 +73,24 @@ async fn a_key_in_history_costs_its_records_and_not_the_topic() {
     let run = world.shard.reader().read_key(0, 1 << 20, topic, "first".into(), 0).await.unwrap();
     assert_eq!(run.frames.len(), 1, "one record, one frame");
     assert!(run.next_lsn > 20, "and all segments were looked into");
+}
+
+#[tokio::test]
+async fn a_record_that_comes_while_its_key_is_looked_for_lies_behind_the_answer() {
+    let world = World::new();
+    world.put(&[("t", "other", "1")]).await;
+    let topic = world.shard.topic(world.tenant, "t").unwrap().id;
+    let reader = world.shard.reader();
+    for round in 0..20 {
+        let key = format!("new{round}");
+        // Something to wait for, so that the record comes during the wait.
+        let before = world.shard.append(world.batch(&[("t", "other", "2")])).unwrap();
+        let looked_for = reader.last_offset(topic, key.as_bytes());
+        let append = async { world.put(&[("t", &key, "3")]).await };
+        let (answer, acked) = tokio::join!(biased; looked_for, append);
+        let (last, next_lsn) = answer.unwrap();
+        assert_eq!((last, next_lsn), (None, acked.first_lsn));
+        assert!(reader.end() > next_lsn, "the end is no place to start from");
+        before.durable().await.unwrap();
+    }
 }
