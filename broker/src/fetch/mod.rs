@@ -9,6 +9,8 @@ mod select;
 mod send;
 mod start;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::{io, sync::Arc, time::Duration};
 

@@ -195,7 +195,9 @@ impl<'a> Scan<'a> {
                 return Ok(());
             }
         }
-        self.next_lsn = self.next_lsn.max(run.next_lsn);
+        // What was read behind the end was not told.
+        let told = self.end_lsn.map_or(run.next_lsn, |end| end.min(run.next_lsn));
+        self.next_lsn = self.next_lsn.max(told);
         let silent = self.fetch.clock.monotonic().saturating_sub(self.told_at);
         if self.next_lsn < self.reader.end() && silent >= self.fetch.config.progress_every {
             self.tell(sink, false).await?;
