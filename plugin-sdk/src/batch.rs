@@ -223,6 +223,34 @@ impl<'a> Column<'a> {
         (at < self.ends.len()).then(|| u32::try_from(at).ok()).flatten()
     }
 
+    /// Positions of the items that start with the prefix, ascending. Eight items a turn: a filter on the key costs a few
+    /// nanoseconds per record. Null starts with nothing.
+    pub fn starting_with(&self, prefix: &[u8]) -> Vec<u32> {
+        let prefix = Prefix::new(prefix);
+        let mut found = Vec::new();
+        let mut start = 0;
+        let (turns, rest) = self.ends.as_chunks::<8>();
+        for (turn, [a, b, c, d, e, f, g, h]) in (0_u32..).zip(turns) {
+            let hit =
+                |before: u32, end: u32, bit: u32| u32::from(prefix.starts(self.bytes, before & !NULL, end)) << bit;
+            // Named one by one: in a loop, the broker's question at each turn would cost as much as the answer.
+            let mut hits = hit(start, *a, 0) | hit(*a, *b, 1) | hit(*b, *c, 2) | hit(*c, *d, 3);
+            hits |= hit(*d, *e, 4) | hit(*e, *f, 5) | hit(*f, *g, 6) | hit(*g, *h, 7);
+            while hits != 0 {
+                found.push(turn * 8 + hits.trailing_zeros());
+                hits &= hits - 1;
+            }
+            start = *h;
+        }
+        for (at, end) in (0_u32..).zip(self.ends).skip(self.ends.len() - rest.len()) {
+            if prefix.starts(self.bytes, start & !NULL, *end) {
+                found.push(at);
+            }
+            start = *end;
+        }
+        found
+    }
+
     /// Positions of the items that contain the needle, ascending. One pass over all bytes; what lies across two items is
     /// no hit.
     pub fn containing(&self, needle: &[u8]) -> Vec<u32> {
@@ -240,6 +268,38 @@ impl<'a> Column<'a> {
             }
         }
         found
+    }
+}
+
+/// A prefix whose first eight bytes are compared at once.
+struct Prefix<'p> {
+    head: u64,
+    mask: u64,
+    whole: &'p [u8],
+}
+
+impl<'p> Prefix<'p> {
+    fn new(whole: &'p [u8]) -> Self {
+        let mut head = [0; 8];
+        let mut mask = [0; 8];
+        for (i, byte) in whole.iter().enumerate().take(8) {
+            head[i] = *byte;
+            mask[i] = u8::MAX;
+        }
+        Self { head: u64::from_le_bytes(head), mask: u64::from_le_bytes(mask), whole }
+    }
+
+    /// Whether the item from `start` to the end word starts with it. Reads beyond a short item, never beyond the column.
+    #[inline(always)]
+    fn starts(&self, bytes: &[u8], start: u32, end: u32) -> bool {
+        if end & NULL != 0 || (end.saturating_sub(start) as usize) < self.whole.len() {
+            return false;
+        }
+        match bytes.get(start as usize..).and_then(|rest| rest.first_chunk()) {
+            Some(first) if (u64::from_le_bytes(*first) ^ self.head) & self.mask != 0 => false,
+            Some(_) if self.whole.len() <= 8 => true,
+            _ => bytes.get(start as usize..end as usize).is_some_and(|item| item.starts_with(self.whole)),
+        }
     }
 }
 

@@ -2,20 +2,25 @@
 //!
 //! ```text
 //! DIR/key                         32 random bytes, mode 0600
-//! DIR/{sha256 hex}-{compat}.cwasm  32 bytes MAC = blake3 keyed(key, file name | code), then the code
+//! DIR/{sha256 hex}-{compat}.cwasm  the code, as wasmtime serializes it
+//! DIR/{sha256 hex}-{compat}.mac    32 bytes: blake3 keyed(key, name of the code's file | 0 | code)
 //! ```
 //!
-//! **Why the `unsafe` here is sound.** wasmtime's `deserialize` trusts its input: bytes that its own compiler did not
-//! make may run anything. We hand it only bytes whose MAC holds under a key that this module made, in a directory that
-//! only the broker's user can write, with the engine's compatibility hash inside the MAC. Whoever can make such a file can
-//! read the user's files, hence could replace the broker as well. A file that fails the check is removed and the component
-//! compiled again.
+//! The code is mapped, not copied: pages that no call touches cost no memory, and loading costs little more than the
+//! check. So a file is never written in place: it is written aside and renamed, and replaced or removed as a whole.
+//!
+//! **Why the `unsafe` here is sound.** wasmtime's `deserialize_file` trusts its input: bytes that its own compiler did not
+//! make may run anything. We hand it only files whose MAC holds under a key that this module made, in a directory that
+//! only the broker's user can write, with the engine's compatibility hash inside the MAC. Whoever can make such a file, or
+//! change one after the check, can write the user's files, hence could replace the broker as well. A file that fails the
+//! check is replaced: the component is compiled again.
 
-#![allow(unsafe_code, reason = "one call of Component::deserialize, sound as argued above")]
+#![allow(unsafe_code, reason = "one call of Component::deserialize_file, sound as argued above")]
 
 use std::{
     fs,
     hash::{Hash as _, Hasher as _},
+    io::Read as _,
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
@@ -35,6 +40,14 @@ pub enum CodeSource {
     Compiled,
     /// Compiled, because what lay in the cache failed its check and was thrown away.
     Refused,
+}
+
+/// What the cache has of a component.
+pub(super) enum Found {
+    Code(Component),
+    /// Something that failed its check.
+    Refused,
+    Nothing,
 }
 
 #[derive(Debug)]
@@ -66,64 +79,85 @@ impl Cache {
         Ok(Self { dir: dir.to_owned(), key, compatibility: hasher.finish(), written: AtomicU64::new(0) })
     }
 
-    /// The component of this digest (64 hex digits), compiled once per digest and engine.
-    pub(super) fn load(
-        &self,
-        engine: &Engine,
-        digest_hex: &str,
-        compile: impl FnOnce() -> Result<Component, super::LoadError>,
-    ) -> Result<(Component, CodeSource), super::LoadError> {
-        let name = format!("{digest_hex}-{:016x}.cwasm", self.compatibility);
+    /// The component of this digest (64 hex digits), if its code is here and can be trusted.
+    pub(super) fn find(&self, engine: &Engine, digest_hex: &str) -> Found {
+        let name = self.name(digest_hex);
         let path = self.dir.join(&name);
-        let mut source = CodeSource::Compiled;
-        if let Ok(bytes) = fs::read(&path) {
-            match self.trusted(&name, &bytes).and_then(|code| deserialize(engine, code)) {
-                Some(component) => return Ok((component, CodeSource::Cached)),
-                None => {
-                    tracing::warn!(path = %path.display(), "compiled code failed its check and is compiled again");
-                    source = CodeSource::Refused;
-                }
+        if !path.exists() {
+            return Found::Nothing;
+        }
+        match self.trusted(&name, &path).and_then(|()| deserialize(engine, &path)) {
+            Some(component) => Found::Code(component),
+            None => {
+                tracing::warn!(path = %path.display(), "compiled code failed its check and is compiled again");
+                Found::Refused
             }
         }
-        let component = compile()?;
-        if let Err(error) = self.store(&name, &component) {
+    }
+
+    /// Keeps the code of a component that has this digest.
+    pub(super) fn keep(&self, digest_hex: &str, component: &Component) {
+        let name = self.name(digest_hex);
+        if let Err(error) = self.store(&name, component) {
             // Without the cache the next start compiles again; that is slow, not wrong.
-            tracing::warn!(path = %path.display(), %error, "compiled code could not be kept");
+            tracing::warn!(path = %self.dir.join(&name).display(), %error, "compiled code could not be kept");
         }
-        Ok((component, source))
     }
 
-    fn trusted<'a>(&self, name: &str, bytes: &'a [u8]) -> Option<&'a [u8]> {
-        let (stored, code) = bytes.split_at_checked(MAC_BYTES)?;
-        let stored: [u8; MAC_BYTES] = stored.try_into().ok()?;
+    fn name(&self, digest_hex: &str) -> String {
+        format!("{digest_hex}-{:016x}.cwasm", self.compatibility)
+    }
+
+    /// Whether the MAC beside a file holds.
+    fn trusted(&self, name: &str, path: &Path) -> Option<()> {
+        let stored = <[u8; MAC_BYTES]>::try_from(fs::read(path.with_extension(MAC)).ok()?).ok()?;
+        let mut hasher = self.hasher(name);
+        let mut file = fs::File::open(path).ok()?;
+        let mut buffer = vec![0; READ_BYTES];
+        loop {
+            match file.read(&mut buffer).ok()? {
+                0 => break,
+                read => hasher.update(buffer.get(..read)?),
+            };
+        }
         // blake3's own type compares in constant time.
-        (self.mac(name, code) == blake3::Hash::from_bytes(stored)).then_some(code)
+        (hasher.finalize() == blake3::Hash::from_bytes(stored)).then_some(())
     }
 
-    fn mac(&self, name: &str, code: &[u8]) -> blake3::Hash {
-        blake3::Hasher::new_keyed(&self.key).update(name.as_bytes()).update(&[0]).update(code).finalize()
+    fn hasher(&self, name: &str) -> blake3::Hasher {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        hasher.update(name.as_bytes()).update(&[0]);
+        hasher
     }
 
     fn store(&self, name: &str, component: &Component) -> Result<(), String> {
         let code = component.serialize().map_err(|error| format!("{error:#}"))?;
-        let mut bytes = Vec::with_capacity(MAC_BYTES + code.len());
-        bytes.extend_from_slice(self.mac(name, &code).as_bytes());
-        bytes.extend_from_slice(&code);
-        // Written aside and renamed, so that a second broker or a crash never shows half a file.
+        let mac = self.hasher(name).update(&code).finalize();
+        // The MAC goes first and comes last: between the two renames no pair holds.
+        let path = self.dir.join(name);
+        let placed = match fs::remove_file(path.with_extension(MAC)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => self.place(&path, &code).and_then(|()| self.place(&path.with_extension(MAC), mac.as_bytes())),
+        };
+        placed.map_err(|error| error.to_string())
+    }
+
+    /// Written aside and renamed, so that a second broker or a crash never shows half a file.
+    fn place(&self, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
         let number = self.written.fetch_add(1, Ordering::Relaxed);
-        let aside = self.dir.join(format!("{name}.{}-{number}", std::process::id()));
-        let written = write_new(&aside, &bytes).and_then(|()| fs::rename(&aside, self.dir.join(name)));
-        if written.is_err() {
+        let aside = path.with_extension(format!("{}-{number}", std::process::id()));
+        let placed = write_new(&aside, bytes).and_then(|()| fs::rename(&aside, path));
+        if placed.is_err() {
             drop(fs::remove_file(&aside));
         }
-        written.map_err(|error| error.to_string())
+        placed
     }
 }
 
-fn deserialize(engine: &Engine, code: &[u8]) -> Option<Component> {
-    // SAFETY: `code` passed `trusted`: this module's `store` wrote it from `Component::serialize` of an engine with the
-    // same compatibility hash (see the module's documentation).
-    unsafe { Component::deserialize(engine, code) }.ok()
+fn deserialize(engine: &Engine, path: &Path) -> Option<Component> {
+    // SAFETY: the file passed `trusted`: this module's `store` wrote it from `Component::serialize` of an engine with the
+    // same compatibility hash, and nothing writes it in place (see the module's documentation).
+    unsafe { Component::deserialize_file(engine, path) }.ok()
 }
 
 fn key(path: &Path, random: &dyn Random) -> Result<[u8; KEY_BYTES], RuntimeError> {
@@ -169,3 +203,7 @@ impl std::hash::Hasher for Fnv {
 
 const KEY_BYTES: usize = 32;
 const MAC_BYTES: usize = 32;
+/// Extension of the file beside the code's.
+const MAC: &str = "mac";
+/// Stays in the cache of a core while it is hashed.
+const READ_BYTES: usize = 256 << 10;

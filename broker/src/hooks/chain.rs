@@ -1,6 +1,6 @@
 //! Runs one batch through a chain: position by position, each plugin called once with the records that meet it.
 
-use std::sync::Arc;
+use std::{cell::Cell, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tidegate_protocol::{
@@ -28,9 +28,11 @@ struct Run {
     /// The position whose turn is next.
     next: usize,
     now_ms: i64,
+    /// Monotonic time of the last reading: the end of one call is the start of the next.
+    now: Cell<Duration>,
     principal: Arc<str>,
     reader: Option<Arc<abi::Reader>>,
-    role: Arc<str>,
+    role: Option<Arc<str>>,
     /// A plugin failed and was passed over.
     passed_over: bool,
 }
@@ -56,12 +58,14 @@ impl Generation {
             work: Arc::new(Work::new(body, plans)),
             next: 0,
             now_ms: crate::clock::unix_ms(&*self.parts.services.clock),
-            principal: Arc::clone(&principal),
+            now: Cell::default(),
+            principal,
             reader: None,
-            role: "".into(),
+            role: None,
             passed_over: false,
         };
-        let (mut work, _) = self.drive(run).await?;
+        let Run { work, principal, .. } = self.drive(run).await?;
+        let mut work = owned(work);
         self.guard(&mut work);
         let outcome = self.outcome(&work);
         Ok((Batch { tenant, principal, body: work.into_body() }, outcome))
@@ -96,12 +100,14 @@ impl Generation {
             work: Arc::new(Work::some(body.clone(), plans, &at, Some(Arc::clone(&frame)))),
             next: 0,
             now_ms: crate::clock::unix_ms(&*self.parts.services.clock),
+            now: Cell::default(),
             principal: "".into(),
             reader: Some(Arc::new(told(&reader))),
-            role: reader.role,
+            role: Some(reader.role),
             passed_over: false,
         };
-        let (work, passed_over) = self.drive(run).await?;
+        let Run { work, passed_over, .. } = self.drive(run).await?;
+        let work = owned(work);
         let output = fetched(&work);
         // What a plugin did not look at is not its answer: the next subscriber asks again.
         if let Some(key) = key.filter(|_| !passed_over) {
@@ -110,20 +116,20 @@ impl Generation {
         Ok(output)
     }
 
-    /// Gives the batch at the end of the chain, and whether a plugin was passed over.
-    async fn drive(self: &Arc<Self>, mut run: Run) -> Result<(Work, bool), HookError> {
+    /// To the end of the chain.
+    async fn drive(self: &Arc<Self>, mut run: Run) -> Result<Run, HookError> {
         if let Some(again) = self.advance(&mut run, Place::Caller)? {
             let me = Arc::clone(self);
             let job = move || me.advance(&mut run, Place::HookThread(again)).map(|_| run);
             let answer = self.parts.threads.run(job).await;
             run = answer.map_err(|gone| unavailable("", &gone.to_string()))??;
         }
-        // The guests have let go of it: this only clones if that ever changes.
-        Ok((Arc::unwrap_or_clone(run.work), run.passed_over))
+        Ok(run)
     }
 
     /// Goes on until the end of the chain, or until a call that may not be made here: then it says how to try it there.
     fn advance(&self, run: &mut Run, mut place: Place) -> Result<Option<Try>, HookError> {
+        run.now.set(self.parts.services.clock.monotonic());
         while let Some(position) = self.positions(run.hook).get(run.next) {
             if let Some(again) = self.step(run, position, place)? {
                 return Ok(Some(again));
@@ -137,11 +143,17 @@ impl Generation {
     }
 
     fn step(&self, run: &mut Run, position: &Position, place: Place) -> Result<Option<Try>, HookError> {
-        if position.unless.as_deref().is_some_and(|role| *role == *run.role) {
+        if position.unless.as_deref().is_some_and(|role| run.role.as_deref() == Some(role)) {
             return Ok(None);
         }
         let Some(member) = self.members.get(position.member) else { return Ok(None) };
-        let Some(selection) = Arc::make_mut(&mut run.work).select(run.hook, run.next) else { return Ok(None) };
+        let selection = match run.work.select_all(run.hook, run.next) {
+            Some(all) => all,
+            None => match Arc::make_mut(&mut run.work).select(run.hook, run.next) {
+                Some(some) => some,
+                None => return Ok(None),
+            },
+        };
         let called = match &member.plugin {
             Err(error) => Called::Done(Err(Fault::new(FaultKind::Unavailable, error))),
             Ok(plugin) if place == Place::Caller && plugin.placement() == Placement::HookThread => {
@@ -152,6 +164,7 @@ impl Generation {
                     hook: run.hook,
                     generation: self.number(),
                     now_ms: run.now_ms,
+                    now: &run.now,
                     principal: &run.principal,
                     reader: run.reader.as_ref(),
                     topics: &self.topics,
@@ -163,16 +176,22 @@ impl Generation {
             Called::Done(result) => result,
             Called::NotHere(again) => return Ok(Some(again)),
         };
-        let work = Arc::make_mut(&mut run.work);
+        let pass = |work: &mut Arc<Work>| {
+            if position.guard != 0 {
+                Arc::make_mut(work).pass(&selection, position.guard);
+            }
+        };
         match result {
             Ok(plan) => {
-                work.pass(&selection, position.guard);
-                work.apply(&selection, plan);
+                pass(&mut run.work);
+                if let Some(plan) = plan {
+                    Arc::make_mut(&mut run.work).apply(&selection, *plan);
+                }
             }
             // `open` is the operator's word that records may pass this plugin when it fails: its guard included.
             Err(fault) if member.policy(run.hook) == Policy::Open => {
                 tracing::debug!(plugin = %member.name, hook = %run.hook, %fault, "plugin failed; its policy is open");
-                work.pass(&selection, position.guard);
+                pass(&mut run.work);
                 run.passed_over = true;
             }
             Err(Fault { kind, message, record }) => {
@@ -258,6 +277,11 @@ impl Generation {
             content: Content::Rebuilt(rebuilt.collect()),
         }
     }
+}
+
+/// The guests have let go of it: this only clones if that ever changes.
+fn owned(work: Arc<Work>) -> Work {
+    Arc::unwrap_or_clone(work)
 }
 
 fn unavailable(plugin: &str, message: &str) -> HookError {

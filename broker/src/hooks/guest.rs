@@ -132,11 +132,6 @@ impl Deadline {
         Ok(UpdateDeadline::Continue(1))
     }
 
-    /// Monotonic time at the start of the call.
-    pub(super) fn started(&self) -> Duration {
-        self.started
-    }
-
     /// CPU time since the start: wall time for a call that met no tick.
     pub(super) fn spent(&self, now: Duration) -> Duration {
         match self.first {

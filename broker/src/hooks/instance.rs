@@ -67,6 +67,8 @@ pub(super) struct Given<'a> {
     pub(super) info: abi::BatchInfo,
     pub(super) reader: &'a Arc<abi::Reader>,
     pub(super) phase: Phase,
+    /// Monotonic time, not long ago.
+    pub(super) started: Duration,
     pub(super) budget: Duration,
     /// The most that the host lifts out of the guest at once.
     pub(super) lift_bytes_max: usize,
@@ -83,7 +85,7 @@ impl Instance {
             let now = guest.services.clock.monotonic();
             guest.deadline.tick(now)
         });
-        begin(&mut store, budget, LIFT_BYTES_MIN);
+        begin_now(&mut store, budget, LIFT_BYTES_MIN);
         let failed = |store: &mut Store<Guest>, error: &wasmtime::Error| classify(error, store.data_mut());
         let instance = code.pre.instantiate(&mut store).map_err(|error| failed(&mut store, &error))?;
         let shape = |error: wasmtime::Error| Fault::new(FaultKind::BadOutput, format!("{error:#}"));
@@ -97,7 +99,7 @@ impl Instance {
 
     pub(super) fn describe(&mut self, budget: Duration) -> Result<abi::Manifest, Fault> {
         self.store.data_mut().phase = Phase::Describe;
-        begin(&mut self.store, budget, MANIFEST_BYTES_MAX);
+        begin_now(&mut self.store, budget, MANIFEST_BYTES_MAX);
         let answer = self.describe.call(&mut self.store, ());
         let guest = self.store.data_mut();
         guest.phase = Phase::Outside;
@@ -105,7 +107,7 @@ impl Instance {
     }
 
     pub(super) fn init(&mut self, settings: &Arc<abi::Settings>, budget: Duration) -> Result<(), Fault> {
-        begin(&mut self.store, budget, LIFT_BYTES_MIN);
+        begin_now(&mut self.store, budget, LIFT_BYTES_MIN);
         let answer = self.init.call(&mut self.store, (Arc::clone(settings),));
         let guest = self.store.data_mut();
         let needs = answer.map_err(|error| classify(&error, guest))?.0.map_err(Fault::from)?;
@@ -122,7 +124,7 @@ impl Instance {
     pub(super) fn call(&mut self, given: Given<'_>) -> Result<abi::Verdict, Fault> {
         self.calls = self.calls.saturating_add(1);
         self.store.data_mut().phase = given.phase;
-        begin(&mut self.store, given.budget, given.lift_bytes_max);
+        begin(&mut self.store, given.budget, given.lift_bytes_max, given.started);
         let frame = Arc::clone(&self.frame);
         let missing = || wasmtime::Error::msg("the hook is not exported");
         let answer = match given.hook {
@@ -151,16 +153,19 @@ impl Instance {
     pub(super) fn guest(&mut self) -> &mut Guest {
         self.store.data_mut()
     }
-    /// CPU and wall time of the call that just ended.
-    pub(super) fn took(&self) -> (Duration, Duration) {
-        let guest = self.store.data();
-        let now = guest.services.clock.monotonic();
-        (guest.deadline.spent(now), now.saturating_sub(guest.deadline.started()))
+    /// CPU time of the call that just ended.
+    pub(super) fn spent(&self, now: Duration) -> Duration {
+        self.store.data().deadline.spent(now)
     }
 }
 
+fn begin_now(store: &mut Store<Guest>, budget: Duration, lift_bytes_max: usize) {
+    let now = store.data().services.clock.monotonic();
+    begin(store, budget, lift_bytes_max, now);
+}
+
 /// Sets the bounds of a call, before any code of the guest runs (its allocator runs already when arguments go in).
-fn begin(store: &mut Store<Guest>, budget: Duration, lift_bytes_max: usize) {
+fn begin(store: &mut Store<Guest>, budget: Duration, lift_bytes_max: usize, now: Duration) {
     store.set_epoch_deadline(1);
     store.set_hostcall_fuel(lift_bytes_max.max(LIFT_BYTES_MIN));
     let guest = store.data_mut();
@@ -168,7 +173,6 @@ fn begin(store: &mut Store<Guest>, budget: Duration, lift_bytes_max: usize) {
     guest.memory.refused = false;
     guest.last_words = None;
     guest.read_bytes = 0;
-    let now = guest.services.clock.monotonic();
     guest.deadline.start(budget, now);
 }
 

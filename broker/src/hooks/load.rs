@@ -1,6 +1,6 @@
 //! From bytes to a plugin: every step either passes or says what to do.
 
-use std::{sync::Arc, time::Duration};
+use std::{cell::Cell, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tidegate_protocol::{
@@ -13,7 +13,7 @@ use wasmtime::component::{Component, ComponentExportIndex, types::ComponentItem}
 use super::{
     CodeSource, Hook, LoadError, Manifest, Plugin,
     abi::{self, names},
-    cache::Cache,
+    cache::Found,
     capabilities,
     encode::{self, EncodeError},
     error::cut,
@@ -45,8 +45,7 @@ pub(super) fn load(
     check_budget(name, &spec.budget, parts.config.memory_bytes_max)?;
     let clock = &parts.services.clock;
     let begun = clock.monotonic();
-    let hex = check_digest(name, &spec.digest, component)?;
-    let (component, code_source) = compiled(parts, name, &hex, component)?;
+    let (component, code_source) = code(parts, name, &spec.digest, component)?;
     let have_code = clock.monotonic();
     let code_bytes = component.image_range();
     let code = link(&parts.engine.wasmtime, name, &component, &grants)?;
@@ -101,8 +100,37 @@ fn check_budget(plugin: &str, budget: &Budget, memory_bytes_max: u64) -> Result<
     Ok(())
 }
 
-/// Gives the digest's 64 hex digits.
-fn check_digest(plugin: &str, expected: &str, component: &[u8]) -> Result<String, LoadError> {
+/// Machine code of a component that has the digest, from the cache or the compiler.
+fn code(parts: &Parts, plugin: &str, digest: &str, bytes: &[u8]) -> Result<(Component, CodeSource), LoadError> {
+    let engine = &parts.engine.wasmtime;
+    let hex =
+        digest.strip_prefix("sha256:").filter(|hex| hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit()));
+    let Some((hex, cache)) = hex.zip(parts.cache.as_ref()) else {
+        check_digest(plugin, digest, bytes)?;
+        return Ok((compiled(engine, plugin, bytes)?, CodeSource::Compiled));
+    };
+    let found = if bytes.len() < HASH_ASIDE_BYTES {
+        check_digest(plugin, digest, bytes)?;
+        cache.find(engine, hex)
+    } else {
+        // Component and code are hashed side by side, megabytes each. Nothing is used before the digest holds.
+        std::thread::scope(|scope| {
+            let check = scope.spawn(|| check_digest(plugin, digest, bytes));
+            let found = cache.find(engine, hex);
+            check.join().expect("hashing bytes does not panic").map(|()| found)
+        })?
+    };
+    let source = match found {
+        Found::Code(component) => return Ok((component, CodeSource::Cached)),
+        Found::Refused => CodeSource::Refused,
+        Found::Nothing => CodeSource::Compiled,
+    };
+    let component = compiled(engine, plugin, bytes)?;
+    cache.keep(hex, &component);
+    Ok((component, source))
+}
+
+fn check_digest(plugin: &str, expected: &str, component: &[u8]) -> Result<(), LoadError> {
     let digest = ring::digest::digest(&ring::digest::SHA256, component);
     let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
     let actual = format!("sha256:{hex}");
@@ -110,25 +138,17 @@ fn check_digest(plugin: &str, expected: &str, component: &[u8]) -> Result<String
         let expected = cut(expected, 100).to_owned();
         return Err(LoadError::Digest { plugin: plugin.to_owned(), expected, actual });
     }
-    Ok(hex)
+    Ok(())
 }
 
-fn compiled(parts: &Parts, plugin: &str, hex: &str, bytes: &[u8]) -> Result<(Component, CodeSource), LoadError> {
-    let engine = &parts.engine.wasmtime;
-    let compile = || {
-        let component = componentise(engine, plugin, bytes)?;
-        let refused =
-            |reason: String| LoadError::Compile { plugin: plugin.to_owned(), reason: cut(&reason, 1024).to_owned() };
-        let made = encode::on_large_stack(|| Component::new(engine, &component)).map_err(refused)?;
-        made.map_err(|error| refused(format!("{error:#}")))
-    };
-    match &parts.cache {
-        Some(cache) => Cache::load(cache, engine, hex, compile),
-        None => Ok((compile()?, CodeSource::Compiled)),
-    }
+fn compiled(engine: &wasmtime::Engine, plugin: &str, bytes: &[u8]) -> Result<Component, LoadError> {
+    let component = componentise(engine, plugin, bytes)?;
+    let refused =
+        |reason: String| LoadError::Compile { plugin: plugin.to_owned(), reason: cut(&reason, 1024).to_owned() };
+    let made = encode::on_large_stack(|| Component::new(engine, &component)).map_err(refused)?;
+    made.map_err(|error| refused(format!("{error:#}")))
 }
 
-/// A component as it is, or made from a core module that embeds its component type.
 fn componentise<'a>(
     engine: &wasmtime::Engine,
     plugin: &str,
@@ -294,7 +314,8 @@ fn smoke(plugin: &Plugin, instance: &mut Instance, hook: Hook) -> Result<(), Fau
     let plan = topics.plan(SMOKE_TOPIC).map_err(|error| internal(error.to_string()))?;
     let work = Arc::new(Work::new(body, vec![plan]));
     let principal = "tidegate".into();
-    let call = Call { hook, generation: 0, now_ms, principal: &principal, reader: None, topics: &topics };
+    let now = Cell::new(plugin.services.clock.monotonic());
+    let call = Call { hook, generation: 0, now_ms, now: &now, principal: &principal, reader: None, topics: &topics };
     plugin.run(instance, &work, &Selection::All(1), &call).map(drop)
 }
 
@@ -366,6 +387,8 @@ fn unknown() -> Manifest {
 }
 
 /// Not a topic that a chain is likely to be about, and a valid one.
+/// From here on a component is hashed on a thread of its own while its code is looked up.
+const HASH_ASIDE_BYTES: usize = 1 << 20;
 const SMOKE_TOPIC: &str = "tidegate-smoke";
 const WASM_PAGE_BYTES: u64 = 64 << 10;
 /// As `wit/hooks.wit` says.

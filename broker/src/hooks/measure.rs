@@ -1,6 +1,6 @@
 //! What one call of a plugin costs: for benchmarks and for `tidegate plugin bench`.
 
-use std::{sync::Arc, time::Duration};
+use std::{cell::Cell, sync::Arc, time::Duration};
 
 use tidegate_protocol::batch::BatchBody;
 
@@ -32,7 +32,9 @@ impl Plugin {
         let work = Arc::new(Work::new(body, plans));
         let now_ms = crate::clock::unix_ms(&*self.services.clock);
         let principal = "measure".into();
-        let call = Call { hook, generation: 0, now_ms, principal: &principal, reader: None, topics: &topics };
+        let now = Cell::new(self.services.clock.monotonic());
+        let call =
+            Call { hook, generation: 0, now_ms, now: &now, principal: &principal, reader: None, topics: &topics };
         let start = thread_cpu();
         for _ in 0..calls {
             if let Called::Done(result) = self.call(&work, &Selection::All(count), &call, Place::HookThread(Try::First))

@@ -96,6 +96,8 @@ pub(super) struct Call<'a> {
     pub(super) hook: Hook,
     pub(super) generation: u64,
     pub(super) now_ms: i64,
+    /// Monotonic time before the call, then after it.
+    pub(super) now: &'a Cell<Duration>,
     pub(super) principal: &'a Arc<str>,
     pub(super) reader: Option<&'a Arc<abi::Reader>>,
     pub(super) topics: &'a Topics,
@@ -122,8 +124,8 @@ pub(super) enum Try {
 /// How a call went.
 #[derive(Debug)]
 pub(super) enum Called {
-    /// It was made.
-    Done(Result<Plan, Fault>),
+    /// It was made; no plan = all records pass as they are.
+    Done(Result<Option<Box<Plan>>, Fault>),
     /// It needs a fresh instance, hence a hook thread.
     NotHere(Try),
 }
@@ -208,7 +210,8 @@ impl Plugin {
             result = self.attempt(&mut held, stats, work, selection, call);
         }
         match &mut result {
-            Ok(plan) => stats.effects(call.hook, &plan.effects),
+            Ok(Some(plan)) => stats.effects(call.hook, &plan.effects),
+            Ok(None) => {}
             Err(fault) => {
                 stats.fault(call.hook, fault.kind);
                 if selection.len() == 1 {
@@ -226,14 +229,21 @@ impl Plugin {
         work: &Arc<Work>,
         selection: &Selection,
         call: &Call<'_>,
-    ) -> Result<Plan, Fault> {
+    ) -> Result<Option<Box<Plan>>, Fault> {
         // Out of the slot: an instance that fails, or on which we panic, is not put back.
         let mut instance = match held.take() {
             Some(instance) => instance,
-            None => Box::new(self.start(stats)?),
+            None => {
+                let instance = self.start(stats)?;
+                call.now.set(self.services.clock.monotonic());
+                Box::new(instance)
+            }
         };
+        let before = call.now.get();
         let result = self.run(&mut instance, work, selection, call);
-        let (cpu, wall) = instance.took();
+        let now = self.services.clock.monotonic();
+        call.now.set(now);
+        let (cpu, wall) = (instance.spent(now), now.saturating_sub(before));
         stats.call(call.hook, selection.len(), nanos(cpu), nanos(wall));
         stats.memory(instance.memory_bytes());
         self.learned.learn(wall);
@@ -254,7 +264,7 @@ impl Plugin {
         work: &Arc<Work>,
         selection: &Selection,
         call: &Call<'_>,
-    ) -> Result<Plan, Fault> {
+    ) -> Result<Option<Box<Plan>>, Fault> {
         let fields = match (call.hook, &instance.needs) {
             (Hook::Produce, Some(needs)) => needs.produce,
             (Hook::Fetch, Some(needs)) => needs.fetch,
@@ -272,6 +282,7 @@ impl Plugin {
             info: abi::BatchInfo { count, generation: call.generation, now_ms: call.now_ms },
             reader,
             phase: Phase::Hook { principal: Arc::clone(call.principal), batch },
+            started: call.now.get(),
             budget: self.call_budget(reachable),
             lift_bytes_max: self.output_bytes_max(reachable, count),
         })?;

@@ -82,7 +82,7 @@ impl BadVerdict {
     }
 }
 
-/// Turns a verdict into a plan.
+/// Turns a verdict into a plan; `None` = all records pass as they are.
 ///
 /// # Errors
 /// If any part of it breaks a rule: then nothing of it is applied.
@@ -91,13 +91,13 @@ pub(super) fn check(
     work: &Work,
     selection: &Selection,
     rules: &Rules<'_>,
-) -> Result<Plan, BadVerdict> {
+) -> Result<Option<Box<Plan>>, BadVerdict> {
     match verdict {
-        abi::Verdict::Pass => Ok(Plan::default()),
+        abi::Verdict::Pass => Ok(None),
         abi::Verdict::DropAll => {
             let mut plan = Plan { refuse_all: true, refusals: vec![dropped(rules)], ..Plan::default() };
             plan.effects.dropped = selection.len();
-            Ok(plan)
+            Ok(Some(Box::new(plan)))
         }
         abi::Verdict::RejectAll(refusal) => {
             if rules.hook != Hook::Produce {
@@ -107,9 +107,11 @@ pub(super) fn check(
             let refusal = rejected(rules, refusal.code, refusal.retry_after_ms, &refusal.reason);
             let mut plan = Plan { refuse_all: true, refusals: vec![refusal], ..Plan::default() };
             plan.effects.rejected = selection.len();
-            Ok(plan)
+            Ok(Some(Box::new(plan)))
         }
-        abi::Verdict::Edit(edit) => Checker::new(edit, work, selection, *rules)?.plan(),
+        abi::Verdict::Edit(edit) => {
+            Checker::new(edit, work, selection, *rules)?.plan().map(|plan| Some(Box::new(plan)))
+        }
     }
 }
 

@@ -200,16 +200,17 @@ impl Work {
         }
     }
 
+    /// All records, if the batch is whole and all of them meet a chain position.
+    pub(super) fn select_all(&self, hook: Hook, position: usize) -> Option<Selection> {
+        let whole = self.rows.is_none() && self.topics.iter().all(|topic| topic.meets(hook, position));
+        (whole && !self.body.is_empty()).then_some(Selection::All(self.body.len()))
+    }
+
     /// The live records whose current topic meets a chain position; `None` if there are none.
     pub(super) fn select(&mut self, hook: Hook, position: usize) -> Option<Selection> {
         let meets = |topic: &Arc<TopicPlan>| topic.meets(hook, position);
-        if self.rows.is_none() {
-            if self.topics.iter().all(meets) {
-                return (!self.body.is_empty()).then_some(Selection::All(self.body.len()));
-            }
-            if !self.topics.iter().any(meets) {
-                return None;
-            }
+        if self.rows.is_none() && !self.topics.iter().any(meets) {
+            return None;
         }
         let met: Vec<bool> = self.topics.iter().map(meets).collect();
         let rows = self.rows_mut();

@@ -67,3 +67,28 @@ fn a_needle_across_two_items_is_no_hit() {
     assert_eq!(column.iter().collect::<Vec<_>>(), [Some(&b"xa"[..]), Some(b"ax"), None, Some(b"aaya")]);
     assert_eq!(column.at(4), Some(3));
 }
+
+#[test]
+fn items_that_start_with_a_prefix_are_those_of_the_plain_search() {
+    let words = ["", "u", "user-", "user-1", "user-12345678", "item-1", "use", "user+", "user-1234567"];
+    for count in [0, 1, 7, 8, 9, 40] {
+        let items: Vec<Option<&str>> =
+            (0..count).map(|i| if i % 6 == 5 { None } else { Some(words[i * 7 % words.len()]) }).collect();
+        let mut bytes = Vec::new();
+        let ends: Vec<u32> = items
+            .iter()
+            .map(|item| {
+                bytes.extend_from_slice(item.unwrap_or_default().as_bytes());
+                u32::try_from(bytes.len()).unwrap() | if item.is_none() { 1 << 31 } else { 0 }
+            })
+            .collect();
+        for prefix in words {
+            let plain: Vec<u32> = (0..)
+                .zip(&items)
+                .filter(|(_, item)| item.is_some_and(|item| item.starts_with(prefix)))
+                .map(|(at, _)| at)
+                .collect();
+            assert_eq!(Column::new(&ends, &bytes).starting_with(prefix.as_bytes()), plain, "{prefix:?} in {items:?}");
+        }
+    }
+}

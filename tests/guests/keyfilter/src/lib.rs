@@ -22,10 +22,8 @@ impl Plugin for KeyFilter {
     }
 
     fn on_produce(&mut self, batch: &Batch<'_>, out: &mut Verdict) -> Result<(), Failure> {
-        for (at, key) in (0..).zip(batch.keys().iter()) {
-            if key.is_some_and(|key| key.starts_with(&self.prefix)) {
-                out.drop(at);
-            }
+        for at in batch.keys().starting_with(&self.prefix) {
+            out.drop(at);
         }
         Ok(())
     }
