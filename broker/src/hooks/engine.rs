@@ -47,7 +47,7 @@ fn settings(config: &Config) -> wasmtime::Config {
         .consume_fuel(false)
         .wasm_simd(true)
         .wasm_backtrace_details(WasmBacktraceDetails::Disable)
-        // Machine code a third smaller: a fault names its function all the same.
+        // Machine code an eighth smaller (16.4 to 14.3 MiB of `schema`): a fault names its function all the same.
         .generate_address_map(false)
         .native_unwind_info(false)
         .wasm_component_model(true)
