@@ -66,6 +66,17 @@ impl<K: Hash + Eq + Clone, V: Clone> Buckets<K, V> {
         self.len
     }
 
+    /// A small map by number, as it is now; `None` behind the last.
+    pub(super) fn map(&self, number: usize) -> Option<Arc<HashMap<K, V>>> {
+        self.maps.get(number).cloned()
+    }
+
+    /// Small maps that somebody holds beside this one; those without entries are one at first.
+    #[cfg(test)]
+    pub(super) fn shared(&self) -> usize {
+        self.maps.iter().filter(|map| !map.is_empty() && Arc::strong_count(map) > 1).count()
+    }
+
     /// The small maps, so that a writer may go through them one by one.
     pub(super) fn maps(&self) -> impl Iterator<Item = &HashMap<K, V>> {
         self.maps.iter().map(|map| &**map)

@@ -38,6 +38,12 @@ pub enum ShardError {
         /// The limit.
         max: usize,
     },
+    /// Work beside the sequencer has panicked: a bug of ours, logged where it was waited for.
+    #[error("a fault inside the broker: {work} did not end")]
+    Panicked {
+        /// What it was.
+        work: &'static str,
+    },
     /// A task of the runtime ended early: the broker is shutting down.
     #[error("the broker is shutting down")]
     ShuttingDown,
@@ -48,7 +54,7 @@ impl ShardError {
     pub fn code(&self) -> Code {
         match self {
             Self::Storage(error) => storage_code(error),
-            Self::Replay { .. } => Code::Internal,
+            Self::Replay { .. } | Self::Panicked { .. } => Code::Internal,
             Self::ResultGone { .. } => Code::SequenceExpired,
             Self::TenantInvalid { .. } => Code::Forbidden,
             Self::TenantsFull { .. } => Code::LimitReached,

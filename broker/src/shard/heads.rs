@@ -3,7 +3,7 @@
 //! In memory, some 120 bytes and the key each, in this version: ten million keys are 1.5 GB. The log engine moves them
 //! into segments.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use super::buckets::Buckets;
 
@@ -23,6 +23,21 @@ pub(super) struct Heads {
     map: Buckets<Arc<[u8]>, Head>,
     key_bytes: usize,
     scratch: Vec<u8>,
+}
+
+/// Some of the heads. While it lives, a change of one of them copies them all.
+pub(super) struct Part(Arc<HashMap<Arc<[u8]>, Head>>);
+
+impl Part {
+    /// Topic, place (the topic and the key), head.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Arc<[u8]>, Head)> {
+        self.0.iter().filter_map(|(place, head)| Some((u64::from_le_bytes(*place.first_chunk()?), place, *head)))
+    }
+}
+
+/// The key of a place.
+pub(super) fn key_of(place: &[u8]) -> &[u8] {
+    place.get(size_of::<u64>()..).unwrap_or_default()
 }
 
 impl Heads {
@@ -65,6 +80,12 @@ impl Heads {
         self.map.insert(self.scratch.as_slice().into(), head);
     }
 
+    /// Parts that somebody holds beside this map.
+    #[cfg(test)]
+    pub(super) fn shared(&self) -> usize {
+        self.map.shared()
+    }
+
     /// Keys.
     pub(super) fn len(&self) -> usize {
         self.map.len()
@@ -73,6 +94,11 @@ impl Heads {
     /// Bytes of all keys together.
     pub(super) fn key_bytes(&self) -> usize {
         self.key_bytes
+    }
+
+    /// A part of the heads by number, as it is now; `None` behind the last.
+    pub(super) fn part(&self, number: usize) -> Option<Part> {
+        self.map.map(number).map(Part)
     }
 
     /// All heads in parts: topic, key, head.

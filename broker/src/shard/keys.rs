@@ -1,15 +1,16 @@
 //! The keys of a topic and where they stand.
 //!
-//! Out of the heads in memory: every call walks all of them (some 20 ns each), on a copy and beside the sequencer. Segments
-//! list keys by prefix without that; they take over when heads leave memory.
+//! Out of the heads in memory: every call walks all of them (some 20 ns each) beside the sequencer, part by part, so that a
+//! write never copies more than the part that is looked at. Segments list keys by prefix without that; they take over when
+//! heads leave memory.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 
 use super::{
-    Shard, ShardError,
-    heads::{Head, Heads},
+    Shard, ShardError, blocking,
+    heads::{Head, Part, key_of},
 };
 
 /// A key of a topic.
@@ -37,41 +38,49 @@ pub struct KeyRange {
 }
 
 impl Shard {
-    /// Keys of a topic in their order, once all of it is durable, and whether there are more. Cancel-safe.
+    /// Keys of a topic in their order, once all of it is durable, and whether there are more. What is written meanwhile may
+    /// be among them or not. Few walk at once, the others wait. Cancel-safe.
     ///
     /// # Errors
-    /// If the log failed before.
+    /// If the log failed before, or the walk panics.
     pub async fn keys(&self, topic_id: u64, range: KeyRange) -> Result<(Vec<Key>, bool), ShardError> {
-        let (heads, wait) = {
-            let state = self.core.lock();
-            (state.heads.clone(), self.core.waiter(state.next_lsn))
-        };
-        wait.durable().await?;
-        let walk = tokio::task::spawn_blocking(move || range.of(&heads, topic_id));
-        walk.await.map_err(|_| ShardError::ShuttingDown)
+        let turn = Arc::clone(&self.core.walks).acquire_owned().await.map_err(|_| ShardError::ShuttingDown)?;
+        let core = Arc::clone(&self.core);
+        let walk = move || range.of(topic_id, |number| core.lock().heads.part(number));
+        let found = blocking("a walk over the keys", Some(turn), walk).await?;
+        // Behind the walk: all that it saw lies before.
+        let next_lsn = self.core.lock().next_lsn;
+        self.core.waiter(next_lsn).durable().await?;
+        Ok(found)
     }
 }
 
 impl KeyRange {
-    fn of(&self, heads: &Heads, topic_id: u64) -> (Vec<Key>, bool) {
-        let mut first: BTreeMap<&[u8], Head> = BTreeMap::new();
+    /// The first keys of the range in all parts, one part at a time.
+    fn of(&self, topic_id: u64, part: impl Fn(usize) -> Option<Part>) -> (Vec<Key>, bool) {
+        // By place: one topic's are in the order of their keys.
+        let mut first: BTreeMap<Arc<[u8]>, Head> = BTreeMap::new();
         let mut truncated = false;
-        for (topic, key, head) in heads.parts().flatten() {
-            let wanted = topic == topic_id
-                && key.starts_with(&self.prefix)
-                && self.after.as_ref().is_none_or(|after| key > &after[..]);
-            let full = first.len() >= self.keys_max;
-            truncated |= wanted && full;
-            if !wanted || (full && first.last_key_value().is_none_or(|(&last, _)| key > last)) {
-                continue;
-            }
-            first.insert(key, head);
-            if first.len() > self.keys_max {
-                first.pop_last();
+        for part in (0..).map_while(part) {
+            for (topic, place, head) in part.iter() {
+                let key = key_of(place);
+                let wanted = topic == topic_id
+                    && key.starts_with(&self.prefix)
+                    && self.after.as_ref().is_none_or(|after| key > &after[..]);
+                let full = first.len() >= self.keys_max;
+                truncated |= wanted && full;
+                if !wanted || (full && first.last_key_value().is_none_or(|(last, _)| key > key_of(last))) {
+                    continue;
+                }
+                first.insert(Arc::clone(place), head);
+                if first.len() > self.keys_max {
+                    first.pop_last();
+                }
             }
         }
         let (mut keys, mut bytes) = (Vec::new(), 0);
-        for (key, head) in first {
+        for (place, head) in first {
+            let key = key_of(&place);
             if bytes > 0 && bytes + key.len() > self.bytes_max {
                 truncated = true;
                 break;
@@ -81,5 +90,39 @@ impl KeyRange {
             keys.push(Key { key: Bytes::copy_from_slice(key), version, last_offset });
         }
         (keys, truncated)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+    use crate::shard::heads::Heads;
+
+    #[test]
+    fn a_walk_holds_one_part_at_a_time_and_sees_what_stays() {
+        let heads = RefCell::new(Heads::new());
+        for number in 0..3_000_u64 {
+            heads.borrow_mut().advance(number % 2, format!("{number:04}").as_bytes(), number);
+        }
+        let range = |after: &str, keys_max| KeyRange {
+            prefix: Bytes::from_static(b"1"),
+            after: Some(Bytes::copy_from_slice(after.as_bytes())),
+            keys_max,
+            bytes_max: usize::MAX,
+        };
+        let part = |number: usize| {
+            // Nobody holds the parts before: a change of one of them copies nothing.
+            let mut heads = heads.borrow_mut();
+            assert!(number == 0 || heads.shared() == 0, "part {number}");
+            heads.advance(7, b"1", number as u64);
+            heads.part(number)
+        };
+        let (keys, truncated) = range("1100", 3).of(0, part);
+        let names: Vec<_> = keys.iter().map(|key| &key.key[..]).collect();
+        assert_eq!((names.as_slice(), truncated), ([b"1102", b"1104", b"1106"].map(|key| &key[..]).as_slice(), true));
+        let (keys, truncated) = range("1100", 1_000).of(0, part);
+        assert_eq!((keys.len(), truncated), (449, false));
     }
 }

@@ -31,7 +31,7 @@ use tidegate_protocol::{
     stored::ProducerStamp,
     topic::{TopicName, TopicPattern},
 };
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use self::{
     append::{Draft, Prepared},
@@ -52,6 +52,10 @@ use crate::{
     storage::{self, Disk, Durable, Log, Replayed},
 };
 
+/// Reads out of segments at once: each may hold all blocks of a window, some 64 MiB.
+const HISTORY_READS_MAX: usize = 4;
+/// Walks over all key heads at once: each takes a core for as long as there are keys.
+const WALKS_MAX: usize = 2;
 /// Bytes of a tenant's name.
 const TENANT_NAME_BYTES_MAX: usize = 64;
 /// Topics told with an activation: as many as a list on the wire holds.
@@ -196,6 +200,30 @@ struct Core {
     state: Mutex<State>,
     /// Tenant and name of every topic, for readers, who must not wait for the sequencer.
     names: RwLock<HashMap<u64, (u32, TopicName)>>,
+    walks: Arc<Semaphore>,
+    history: Arc<Semaphore>,
+}
+
+/// Runs something that blocks; a permit is held to its end, also when nobody waits any more.
+///
+/// # Errors
+/// If it panics (logged here), or the runtime ends.
+async fn blocking<T: Send + 'static>(
+    work: &'static str,
+    turn: Option<OwnedSemaphorePermit>,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ShardError> {
+    let done = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        run()
+    });
+    done.await.map_err(|error| {
+        if error.is_panic() {
+            tracing::error!(work, "work beside the sequencer has panicked");
+            return ShardError::Panicked { work };
+        }
+        ShardError::ShuttingDown
+    })
 }
 
 impl Core {
@@ -255,7 +283,8 @@ impl Shard {
         let names = state.catalog.iter().map(|entry| (entry.id, (entry.tenant, entry.name.clone()))).collect();
         let durable = log.durable();
         let (state, names) = (Mutex::new(state), RwLock::new(names));
-        let core = Arc::new(Core { config, clock, log, durable, state, names });
+        let [walks, history] = [WALKS_MAX, HISTORY_READS_MAX].map(|max| Arc::new(Semaphore::new(max)));
+        let core = Arc::new(Core { config, clock, log, durable, state, names, walks, history });
         let checkpoints = Arc::new(Checkpoints::start(Arc::clone(&core))?);
         Ok(Self { core, checkpoints })
     }

@@ -9,9 +9,9 @@ use tidegate_protocol::{
     record::RecordView,
     stored::{FrameHeader, StoredFrame, TopicStamp},
 };
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 
-use super::{Core, ShardError, Waiter};
+use super::{Core, ShardError, Waiter, blocking};
 use crate::storage::{
     Durable, Run,
     segment::{StoredKey, StoredRecord},
@@ -41,8 +41,8 @@ impl Reader {
             return Ok(run);
         }
         let log = self.core.log.clone();
-        let read = tokio::task::spawn_blocking(move || log.read(from_lsn, bytes_max, &wanted));
-        Ok(read.await.map_err(|_| ShardError::ShuttingDown)??)
+        let turn = self.turn(from_lsn).await?;
+        Ok(blocking("a read", turn, move || log.read(from_lsn, bytes_max, &wanted)).await??)
     }
 
     /// As `read`, for the records of one key: out of segments only those, each in a frame of its own; behind them frames
@@ -60,14 +60,22 @@ impl Reader {
     ) -> Result<Run, ShardError> {
         if self.core.log.tail(from_lsn, 1).is_none() {
             let core = Arc::clone(&self.core);
-            let read = tokio::task::spawn_blocking(move || {
-                core.read_key(from_lsn, bytes_max, StoredKey { topic_id, key: &key, from_offset })
-            });
-            if let Some(run) = read.await.map_err(|_| ShardError::ShuttingDown)?? {
+            let turn = self.turn(from_lsn).await?;
+            let read = move || core.read_key(from_lsn, bytes_max, StoredKey { topic_id, key: &key, from_offset });
+            if let Some(run) = blocking("a read by key", turn, read).await?? {
                 return Ok(run);
             }
         }
         self.read(from_lsn, bytes_max, move |id| id == topic_id).await
+    }
+
+    /// For a read out of segments its turn: each may hold all blocks of a window. Others need none.
+    async fn turn(&self, from_lsn: u64) -> Result<Option<OwnedSemaphorePermit>, ShardError> {
+        if from_lsn >= self.core.log.consolidated() {
+            return Ok(None);
+        }
+        let turn = Arc::clone(&self.core.history).acquire_owned().await;
+        turn.map(Some).map_err(|_| ShardError::ShuttingDown)
     }
 
     /// Offset of the last record of a key, once that is durable; `None` if it was never written before the LSN that comes

@@ -242,6 +242,11 @@ impl Log {
         local.store.read(from_lsn, bytes_max, wanted)?.ok_or_else(gone)
     }
 
+    /// LSN up to which segments hold everything.
+    pub fn consolidated(&self) -> u64 {
+        self.handle.local.as_ref().map_or(0, |local| local.store.consolidated())
+    }
+
     /// First LSN that can be read.
     pub fn first_lsn(&self) -> u64 {
         match &self.handle.local {

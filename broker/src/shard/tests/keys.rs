@@ -76,6 +76,33 @@ async fn a_key_in_history_costs_its_records_and_not_the_topic() {
 }
 
 #[tokio::test]
+async fn few_read_history_at_once_and_nobody_waits_for_them_at_the_end() {
+    let world = World::new();
+    world.put(&[("filler", "first", "1")]).await;
+    world.push_out_of_memory().await;
+    let topic = world.shard.topic(world.tenant, "filler").unwrap().id;
+    let reader = world.shard.reader();
+    let history = &world.shard.core.history;
+    let turns = history.acquire_many(HISTORY_READS_MAX as u32).await.unwrap();
+    let mut read = Box::pin(reader.read(0, 1, |_| true));
+    let mut read_key = Box::pin(reader.read_key(0, 1, topic, "first".into(), 0));
+    assert!(poll_once(&mut read).is_none() && poll_once(&mut read_key).is_none());
+    reader.read(reader.end() - 1, 1, |_| true).await.unwrap();
+    drop(turns);
+    assert_eq!((read.await.unwrap().frames.len(), read_key.await.unwrap().frames.len()), (1, 1));
+    assert_eq!(history.available_permits(), HISTORY_READS_MAX);
+}
+
+/// Looks at a future once.
+fn poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match std::pin::Pin::new(future).poll(&mut context) {
+        std::task::Poll::Ready(done) => Some(done),
+        std::task::Poll::Pending => None,
+    }
+}
+
+#[tokio::test]
 async fn a_record_that_comes_while_its_key_is_looked_for_lies_behind_the_answer() {
     let world = World::new();
     world.put(&[("t", "other", "1")]).await;
