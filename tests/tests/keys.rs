@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use tidegate_protocol::{
     error::Code,
-    wire::{OpenFetch, Start},
+    wire::{ClientBody, KeyList, OpenFetch, ServerBody, Start},
 };
 use tidegate_tests::{
     broker::{Broker, Site},
-    raw::{self, Client, Fetched, Refused, Send},
-    wait::test,
+    raw::{self, Client, Fetched, Login, Refused, Send},
+    wait::{test, until},
 };
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -27,6 +27,27 @@ async fn print(site: &Site, broker: &Broker, line: &str) -> String {
     let ended = site.tidegate(broker, &arguments).await;
     assert_eq!(ended.code, Some(0), "tidegate {line}: {ended:?}");
     ended.stdout
+}
+
+/// What the segments of the site's broker are called, once there are some.
+async fn segments(site: &Site) -> Vec<String> {
+    until(LIMIT, "segments", async || {
+        let folder = std::fs::read_dir(site.data().join("objects/seg")).ok()?;
+        let names: Vec<_> = folder.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        (!names.is_empty()).then_some(names)
+    })
+    .await
+}
+
+async fn keys(client: &Client, topic: &str) -> Result<Vec<String>, Code> {
+    let list = KeyList { topic: topic.to_owned(), ..KeyList::default() };
+    match client.ask(ClientBody::KeyList(list)).await {
+        Ok(ServerBody::Keys(keys)) => {
+            Ok(keys.keys.into_iter().map(|info| String::from_utf8(info.key).unwrap()).collect())
+        }
+        Ok(ServerBody::Failure(failure)) | Err(Refused::Failure(failure)) => Err(raw::code(&failure)),
+        other => panic!("{other:?}"),
+    }
 }
 
 fn places(records: &[Fetched]) -> Vec<(u64, u64)> {
@@ -46,6 +67,7 @@ fn a_key_is_read_followed_and_listed_through_memory_wal_and_segments() {
             let once = Send::keyed("orders/eu", format!("once{round}"), "-");
             client.put(&[hot, once, Send::keyed("orders/us", "k7", value.clone())]).await;
         }
+        assert!(segments(&site).await.iter().any(|name| name.starts_with("0000000000000000")), "the first records");
         let all = client.all("orders/eu").await;
         let wanted: Vec<Fetched> =
             all.iter().filter(|fetched| fetched.key.as_deref() == Some(b"k7")).cloned().collect();
@@ -113,12 +135,67 @@ fn a_key_in_a_segment_passes_the_fetch_chain_like_any_other_read() {
             client.put(&[Send::keyed("people", format!("{at}"), "x".repeat(2_000))]).await;
         }
         client.put(&[person("ann")]).await;
+        assert!(segments(&site).await.iter().any(|name| name.starts_with("0000000000000000")), "the first record");
         let read = of_key("people", "ann", Start::Earliest(true), false);
         let read = client.fetch(read).await.unwrap().rest().await.unwrap();
         assert_eq!(places(&read), [(0, 1), (501, 2)]);
         for fetched in &read {
             assert!(!fetched.text().contains("ann@"), "{}", fetched.text());
             assert!(fetched.text().contains("Bonn"), "{}", fetched.text());
+        }
+        broker.drain().await;
+    });
+}
+
+#[test]
+fn keys_are_listed_only_to_those_who_see_them_as_stored() {
+    test(LIMIT, async {
+        let mut site = Site::new();
+        site.install("redact");
+        site.plugins(
+            "[plugin.redact]\nfrom = \"redact.wasm\"\nsettings = { pointers = [\"/email\"] }\n\
+             [[chain]]\ntopics = [\"people\"]\nfetch = [{ use = \"redact\", unless = \"role:auditor\" }]\n",
+        );
+        let principal = |name: &str, tenant: &str, role: &str, allow: &str| {
+            let digest = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
+            let hash: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+            format!(
+                "[[principal]]\nname = \"{name}\"\ntenant = \"{tenant}\"\nrole = \"{role}\"\ntoken_sha256 = \"{hash}\"\n\
+                 allow = [{allow}]\n"
+            )
+        };
+        site.auth(
+            &[
+                principal("owner", "default", "clerk", r#""produce:>", "fetch:>", "admin""#),
+                principal("clerk", "default", "clerk", r#""fetch:>""#),
+                principal("auditor", "default", "auditor", r#""fetch:people""#),
+                principal("other", "other", "auditor", r#""fetch:>""#),
+            ]
+            .concat(),
+        );
+        let broker = site.start().await;
+        let login = |name: &str, tenant: &str, admin_token: String| Login {
+            tenant: tenant.to_owned(),
+            token: name.to_owned(),
+            admin_token,
+            ..Login::default()
+        };
+        let connect = async |login: Login| Client::connect(broker.addr, &login).await.unwrap();
+        let owner = connect(login("owner", "", String::new())).await;
+        let admin = connect(login("owner", "", raw::admin_token(&site.data()))).await;
+        let clerk = connect(login("clerk", "", String::new())).await;
+        let auditor = connect(login("auditor", "", String::new())).await;
+        let other = connect(login("other", "other", String::new())).await;
+        owner.put(&[Send::keyed("people", "ann", "{}"), Send::keyed("open", "k", "-")]).await;
+        let ann = || Ok(vec!["ann".to_owned()]);
+        assert_eq!(keys(&owner, "people").await, Err(Code::AdminRequired));
+        assert_eq!(keys(&clerk, "people").await, Err(Code::AdminRequired));
+        assert_eq!((keys(&admin, "people").await, keys(&auditor, "people").await), (ann(), ann()));
+        assert_eq!(keys(&clerk, "open").await, Ok(vec!["k".to_owned()]));
+        assert_eq!(keys(&auditor, "open").await, Err(Code::Forbidden));
+        assert_eq!(keys(&other, "people").await, Err(Code::TopicUnknown));
+        for client in [&clerk, &admin] {
+            assert_eq!(keys(client, "$sys/topics").await, Err(Code::TopicReserved));
         }
         broker.drain().await;
     });

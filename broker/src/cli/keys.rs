@@ -35,7 +35,7 @@ enum Command {
 pub(super) async fn run(args: Args, connect: &ConnectArgs, output: &mut Output) -> Result<u8, Error> {
     let Command::List { topic, prefix, max } = args.command;
     names::topic(&topic)?;
-    let connection = connect.connect().await?;
+    let connection = connect.connect_as_admin().await?;
     let done = list(&topic, &prefix, max, &connection.admin(), connect, output).await;
     connection.close().await;
     done.map(|()| exit::OK)

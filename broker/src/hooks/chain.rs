@@ -207,6 +207,12 @@ impl Generation {
         body.topics().map(plan).collect()
     }
 
+    /// Whether some plugin may change or drop records of this topic on their way to readers with this role.
+    pub fn has_fetch_for(&self, topic: &str, role: &str) -> bool {
+        // What cannot be told is taken for yes.
+        self.topics.plan(topic).map_or(true, |plan| !self.concerned(&[plan], role).is_empty())
+    }
+
     /// Fetch positions that records of these topics may meet, without those that the role skips.
     fn concerned(&self, plans: &[Arc<TopicPlan>], role: &str) -> Vec<usize> {
         let meets = |position: usize| plans.iter().any(|plan| plan.meets(Hook::Fetch, position));

@@ -87,6 +87,15 @@ async fn keys(broker: &Broker, peer: &Peer, list: KeyList) -> Result<Keys, Failu
     let Some(topic) = broker.shard.topic(peer.tenant.number, name.as_str()) else {
         return Err(Failure::new(Code::TopicUnknown, format!("topic {:?} does not exist", name.as_str())));
     };
+    // Keys come as stored, past the fetch chain: not to those from whom it may keep them.
+    if !peer.principal.admin && peer.tenant.live.now().has_fetch_for(name.as_str(), &peer.principal.role) {
+        let message = format!(
+            "a fetch chain may change or drop records of {:?} for this reader, and \"keys list\" tells keys as they are \
+             stored: it needs the admin credential there",
+            name.as_str()
+        );
+        return Err(Failure::new(Code::AdminRequired, message));
+    }
     let asked = usize::try_from(list.keys_max).unwrap_or(KEYS_MAX);
     let range = KeyRange {
         prefix: list.prefix.into(),

@@ -66,6 +66,9 @@ async fn a_role_may_skip_a_plugin() {
     assert_eq!(lines(&chain, ask(&stored, &[0], "clerk")).await, ["0 k1=***"]);
     assert_eq!(lines(&chain, ask(&stored, &[0], "auditor")).await, ["unchanged"]);
     assert_eq!(chain.explain("a")[0].unless, "role:auditor");
+    let met =
+        [("a", "clerk"), ("a", ""), ("a", "auditor"), ("b", "clerk")].map(|(t, role)| chain.has_fetch_for(t, role));
+    assert_eq!(met, [true, true, false, false]);
 }
 
 #[tokio::test]
