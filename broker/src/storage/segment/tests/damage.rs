@@ -107,21 +107,39 @@ fn a_cut_at_any_byte_and_any_changed_byte_is_an_error_or_changes_nothing() {
 
 #[test]
 fn parts_that_changed_places_are_found_out() {
-    let frames = frames(4, &Shape { frames: 60, records: 12, value_bytes: 400, ..Shape::of(2) });
+    // Values of one length: behind the first blocks, in which offsets take a byte less, all are of one length.
+    let frames = (0..400).map(|number| one_record(number, 1_000)).collect::<Vec<_>>();
     let (segment, memory) = open(&frames);
-    let same = segment.blocks.windows(2).find(|pair| pair[0].bytes == pair[1].bytes);
     let one = segment.blocks.first().unwrap();
-    let mut bytes = memory.bytes.to_vec();
     // A block's own bytes, moved by one: its CRC held where it stood.
-    let chunk = bytes[one.position as usize..][..one.bytes as usize].to_vec();
+    let chunk = memory.bytes[one.position as usize..][..one.bytes as usize].to_vec();
     assert!(chunk::payload(&chunk, one.position).is_ok());
     assert!(chunk::payload(&chunk, one.position + 1).is_err());
-    if let Some([one, other]) = same {
-        let (one, other, length) = (one.position as usize, other.position as usize, one.bytes as usize);
-        let (low, high) = bytes.split_at_mut(other);
-        low[one..one + length].swap_with_slice(&mut high[..length]);
-        assert!(ask_all(bytes.into(), &expected(&memory.bytes, &frames), &frames, &records_of(&frames)).is_err());
-    }
+    let same = segment.blocks.windows(2).find(|pair| pair[0].bytes == pair[1].bytes);
+    let Some([one, other]) = same else { panic!("no two neighbours of one length: {:?}", segment.blocks) };
+    let (one, other, length) = (one.position as usize, other.position as usize, one.bytes as usize);
+    let mut bytes = memory.bytes.to_vec();
+    let (low, high) = bytes.split_at_mut(other);
+    low[one..one + length].swap_with_slice(&mut high[..length]);
+    assert!(bytes != memory.bytes);
+    assert!(ask_all(bytes.into(), &expected(&memory.bytes, &frames), &frames, &records_of(&frames)).is_err());
+}
+
+/// A frame with one record without a key.
+fn one_record(number: u64, value_bytes: usize) -> Arc<StoredFrame> {
+    let mut builder = BatchBuilder::new();
+    let value = vec![number as u8; value_bytes];
+    builder.push("t", RecordView { key: None, value: Some(&value), headers: &[], timestamp_ms: 0 });
+    let header = FrameHeader {
+        shard: 3,
+        first_lsn: number,
+        tenant: 1,
+        input_count: 1,
+        topics: vec![TopicStamp { id: 16, base_offset: number }],
+        key_versions: vec![0],
+        ..FrameHeader::default()
+    };
+    Arc::new(StoredFrame::from_parts(header, Some(builder.finish_body(&Limits::STORED).unwrap())).unwrap())
 }
 
 /// Chunks of a segment: position and bytes.
