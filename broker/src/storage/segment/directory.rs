@@ -144,6 +144,20 @@ impl Page {
         (self.topic, &self.separator)
     }
 
+    /// Keys in it.
+    pub(super) fn entries(&self) -> u32 {
+        self.entries
+    }
+
+    /// Whether its first record can be one of a key of its first topic: behind the null keys, not behind the topic.
+    pub(super) fn fits(&self, topics: &[Topic]) -> bool {
+        let topic = topics.get(self.topic as usize);
+        topic.is_some_and(|topic| {
+            let ranks = topic.ranks();
+            (ranks.start.saturating_add(topic.nulls)..=ranks.end).contains(&self.first_rank)
+        })
+    }
+
     /// Memory beside its own size.
     pub(super) fn memory_bytes(&self) -> usize {
         size_of::<Self>() + self.separator.len()

@@ -32,10 +32,15 @@ fn fold(one: u64, other: u64) -> u64 {
     (product as u64) ^ ((product >> 64) as u64)
 }
 
+/// Bytes of a filter over so many keys.
+pub(super) fn bytes(keys: usize) -> usize {
+    keys.saturating_mul(KEY_BITS).div_ceil(BLOCK_BYTES * 8) * BLOCK_BYTES
+}
+
 /// A filter over these hashes.
 pub(super) fn build(hashes: &[u64]) -> Vec<u8> {
-    let blocks = (hashes.len() * KEY_BITS).div_ceil(BLOCK_BYTES * 8);
-    let mut bytes = vec![0; blocks * BLOCK_BYTES];
+    let mut bytes = vec![0; bytes(hashes.len())];
+    let blocks = bytes.len() / BLOCK_BYTES;
     for &hash in hashes {
         let start = place(hash, blocks) * BLOCK_BYTES;
         for (word, salt) in bytes[start..start + BLOCK_BYTES].chunks_exact_mut(4).zip(SALTS) {

@@ -2,7 +2,8 @@
 //!
 //! They are the run-length tables: a head says for a run of LSNs broker time and generation, and for each of its topics the
 //! first offset. They also hold what an answer to a producer's retry needs: its stamp, key versions, and why records were
-//! refused. So a retry is answered without a block, and also when its records were compacted away.
+//! refused: enough to answer a retry without a block, and when its records were compacted away. Nothing is compacted yet, and
+//! a retry still reads the whole frame.
 //!
 //! ```text
 //! page    heads: bytes · head (`FrameHead`: broker header, and the body up to its columns, as they were)

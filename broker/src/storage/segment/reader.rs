@@ -8,7 +8,7 @@ use super::{
     block::Block,
     cache::{Cache, Part},
     chunk::{self, OVERHEAD_BYTES},
-    directory,
+    directory, filter,
     footer::{FOOTER_BYTES, Footer, HEAD_BYTES},
     heads,
     topics::{self, Topic},
@@ -102,19 +102,23 @@ impl Segment {
         let (pages, pages_end) = directory::decode_index(&part(6)?, footer.parts.start(1)).map_err(at(6))?;
         let (first_time_ms, head_at) = (footer.bases.first_time_ms, footer.parts.start(2));
         let (heads, heads_end) = heads::decode_index(&part(7)?, head_at, first_lsn, first_time_ms).map_err(at(7))?;
-        let filter = part(8)?;
+        let filter_bits = part(8)?;
         let records = topics.last().map_or(0, |topic| topic.ranks().end);
         let in_blocks = blocks.last().map_or(0, |block| block.first_rank + block.records);
         let keys: u64 = topics.iter().map(|topic| u64::from(topic.keys)).sum();
         let fits = [blocks_end, pages_end, heads_end] == [1, 2, 3].map(|number| footer.parts.start(number))
             && permutation_bytes + OVERHEAD_BYTES == footer.parts.permutations as usize
             && [records, in_blocks] == [footer.records; 2]
-            && keys == u64::from(footer.keys);
+            && keys == u64::from(footer.keys)
+            && keys == pages.iter().map(|page| u64::from(page.entries())).sum::<u64>()
+            && pages.iter().all(|page| page.fits(&topics))
+            && filter_bits.len() == filter::bytes(footer.keys as usize)
+            && heads.is_empty() == (first_lsn == next_lsn);
         if !fits {
             return Err(corrupt(footer_at)("the parts of the segment do not fit together"));
         }
         let number = cache.next_segment();
-        Ok(Self { object, source, cache, number, footer, topics, blocks, pages, heads, filter })
+        Ok(Self { object, source, cache, number, footer, topics, blocks, pages, heads, filter: filter_bits })
     }
 
     /// First LSN.

@@ -177,6 +177,33 @@ fn bytes_under_a_right_checksum_never_panic_nor_take_memory_for_what_is_not_ther
     assert!(errors > 1_000, "{errors}");
 }
 
+#[test]
+fn an_index_that_counts_other_keys_or_starts_among_null_keys_is_not_opened() {
+    let golden = golden_frames();
+    let (segment, memory) = open(&golden);
+    let [page] = segment.pages.as_slice() else { panic!("one page") };
+    assert!(segment.topics[0].nulls > 0 && page.entries() > 1);
+    let (position, length) = (segment.footer.parts.start(6) as usize, segment.footer.parts.all()[6] as usize);
+    // Codec, number of pages, bytes of the page; then its entries and its first rank, a byte each.
+    let entries_at = position + 2 + if page.bytes < 0x80 { 1 } else { 2 };
+    assert_eq!(u32::from(memory.bytes[entries_at]), page.entries());
+    for (place, value) in [(entries_at, memory.bytes[entries_at] - 1), (entries_at + 1, 0), (entries_at + 1, 0x7f)] {
+        let mut bytes = memory.bytes.to_vec();
+        bytes[place] = value;
+        let crc = crc32c::crc32c_append(
+            crc32c::crc32c(&(position as u64).to_le_bytes()),
+            &bytes[position..position + length - 4],
+        );
+        bytes[position + length - 4..position + length].copy_from_slice(&crc.to_le_bytes());
+        let opened = Segment::open(
+            super::memory(bytes.into()),
+            Arc::new(Cache::new(1 << 20)),
+            &expected(&memory.bytes, &golden),
+        );
+        assert!(matches!(opened, Err(StorageError::Corrupt { .. })), "{place} {value}");
+    }
+}
+
 /// Asks everything; the answers need not be true.
 fn ask_some(bytes: Bytes, expected: &Expected, records: &[StoredRecord]) -> Result<(), StorageError> {
     let segment = Segment::open(memory(bytes), Arc::new(Cache::new(1 << 20)), expected)?;
