@@ -112,7 +112,7 @@ codes! {
     524 ConfigInvalid "CONFIG_INVALID" false
         "The configuration does not hold." "Nothing changed; what ran before keeps running." "Fix what the message names; `tidegate check plugins.toml` judges that file without a broker."
     600 Overloaded "OVERLOADED" true
-        "The byte budget between socket and disk was full for 5 s." "Nothing of the batch was appended." "Retry after the time given; send less."
+        "Too many bytes wait between socket and disk: no room came free for 5 s, or a frame nearly stood still while others waited for its room." "Nothing of the batch was appended." "Retry after the time given; send less."
     601 StorageFull "STORAGE_FULL" true
         "The disk is full." "Nothing of the batch was appended; what was acked is safe." "Free space; the broker takes records again after a restart."
     602 StorageFailed "STORAGE_FAILED" false

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tidegate_protocol::wire::{OpenFetch, ProduceHead, Start};
+use tidegate_protocol::wire::{self, OpenFetch, ProduceHead, Start};
 use tidegate_tests::{
     broker::Site,
     ledger::gaps,
@@ -100,6 +100,39 @@ fn a_producer_that_reads_no_acks_is_held_back() {
         assert!(grown < 250 * MIB, "{pushed} batches pushed, {} MiB kept", grown / MIB);
         deaf.connection.close(0_u32.into(), b"");
         assert_eq!(gaps(&other.all("deaf").await), Vec::<String>::new());
+        broker.drain().await;
+    });
+}
+
+/// Frames of 8 MiB that are announced and never sent, four on each of many connections: as much as half a gigabyte.
+#[test]
+fn stalled_frames_of_one_client_refuse_no_other() {
+    test(LIMIT, async {
+        let site = Site::new();
+        let broker = site.start().await;
+        let announced = wire::encode_batch_head(&ProduceHead::default(), (8 << 20) - 1024);
+        let mut stalled = Vec::new();
+        for _ in 0..16 {
+            let hostile = Client::new(broker.addr).await;
+            for _ in 0..4 {
+                let mut stream = hostile.producer().await.unwrap();
+                stream.send.write_all(&announced).await.unwrap();
+                // One byte more: it has begun.
+                stream.send.write_all(&[1]).await.unwrap();
+                stalled.push((hostile.connection.clone(), stream));
+            }
+        }
+        until(Duration::from_secs(30), "all of them to be read", async || {
+            (broker.metric("tidegate_produce_streams", "").await >= 64.0).then_some(())
+        })
+        .await;
+        let other = Client::new(broker.addr).await;
+        pour(&other, "small", 32).await;
+        other.put(&vec![Send::new("large", vec![b'x'; 1 << 20]); 7]).await;
+        let refused = async || broker.metric("tidegate_refusals_total", "OVERLOADED").await;
+        assert!(refused().await < 1.0, "nobody was told OVERLOADED");
+        assert!(stalled.iter().all(|(connection, _)| connection.close_reason().is_none()), "they stalled all the time");
+        drop(stalled);
         broker.drain().await;
     });
 }

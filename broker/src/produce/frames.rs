@@ -33,6 +33,19 @@ pub enum FrameError {
     /// The rest of a frame did not come in time.
     #[error("the rest of a frame did not come within {0:?}")]
     Stalled(std::time::Duration),
+    /// Next to nothing of a frame came, while others waited for the room it holds.
+    #[error("nearly nothing of a frame came for {0:?}, and others wait for its room")]
+    Crowded(std::time::Duration),
+}
+
+impl Prefix {
+    /// The frame with its payload.
+    ///
+    /// # Errors
+    /// If it is not one.
+    pub fn frame(self, payload: Bytes) -> Result<Frame, FrameError> {
+        Ok(wire::parse_payload(self.kind, payload)?)
+    }
 }
 
 impl FrameError {
@@ -43,6 +56,7 @@ impl FrameError {
             Self::Ended(error) if error.kind() == io::ErrorKind::UnexpectedEof => Some(Code::ProtocolViolation),
             Self::Ended(_) => None,
             Self::Stalled(_) => Some(Code::ProtocolViolation),
+            Self::Crowded(_) => Some(Code::Overloaded),
         }
     }
 }
@@ -76,22 +90,35 @@ pub async fn prefix(
 /// If it is not one, or the stream ends inside it.
 pub async fn payload(reader: &mut (impl AsyncRead + Unpin), prefix: Prefix) -> Result<Frame, FrameError> {
     let mut bytes = BytesMut::with_capacity(prefix.bytes);
-    let mut limited = reader.take(prefix.bytes as u64);
-    while bytes.len() < prefix.bytes {
-        if limited.read_buf(&mut bytes).await? == 0 {
+    fill(reader, &mut bytes, prefix.bytes).await?;
+    prefix.frame(bytes.freeze())
+}
+
+/// Reads until there are so many bytes. After a cancel, those that came are there.
+///
+/// # Errors
+/// If the stream ends before.
+pub async fn fill(
+    reader: &mut (impl AsyncRead + Unpin),
+    bytes: &mut BytesMut,
+    length: usize,
+) -> Result<(), FrameError> {
+    let mut limited = reader.take(length.saturating_sub(bytes.len()) as u64);
+    while bytes.len() < length {
+        if limited.read_buf(bytes).await? == 0 {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
     }
-    Ok(wire::parse_payload(prefix.kind, bytes.freeze())?)
+    Ok(())
 }
 
-/// Throws the payload away without holding more than a little of it. Not cancel-safe.
+/// Throws bytes of a payload away without holding more than a little of them. Not cancel-safe.
 ///
 /// # Errors
-/// If the stream ends inside it.
-pub async fn skip(reader: &mut (impl AsyncRead + Unpin), prefix: Prefix) -> Result<(), FrameError> {
-    let mut waste = vec![0; SKIP_BYTES.min(prefix.bytes)];
-    let mut left = prefix.bytes;
+/// If the stream ends inside them.
+pub async fn skip(reader: &mut (impl AsyncRead + Unpin), bytes: usize) -> Result<(), FrameError> {
+    let mut waste = vec![0; SKIP_BYTES.min(bytes)];
+    let mut left = bytes;
     while left > 0 {
         let part = waste.get_mut(..left.min(SKIP_BYTES)).unwrap_or_default();
         match reader.read(part).await? {
@@ -156,7 +183,7 @@ mod tests {
         bytes.extend_from_slice(&encode_control(&OpenProduce {}));
         let mut reader = bytes.as_slice();
         let first = prefix(&mut reader, &limits, 1 << 10).await.expect("a frame").expect("one");
-        skip(&mut reader, first).await.expect("skipped");
+        skip(&mut reader, first.bytes).await.expect("skipped");
         assert!(message(&mut reader, &limits, 1 << 10).await.expect("a message").is_some());
         assert!(reader.is_empty());
     }

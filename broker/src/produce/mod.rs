@@ -8,6 +8,7 @@ mod budget;
 mod check;
 pub mod frames;
 mod host;
+mod intake;
 mod live;
 mod stream;
 
@@ -32,8 +33,10 @@ pub struct Config {
     pub create_topics: bool,
     /// Batches of one stream that wait for their ack.
     pub in_flight_max: usize,
-    /// From the first byte of a frame to its last: a stream that stalls inside a frame holds budget.
+    /// How long a client may take for a frame: what has come of it holds budget.
     pub frame_time_max: Duration,
+    /// How long a client may take for 64 KiB of a frame while others wait for the room that half frames hold.
+    pub step_time_max: Duration,
 }
 
 impl Default for Config {
@@ -43,6 +46,7 @@ impl Default for Config {
             create_topics: true,
             in_flight_max: 64,
             frame_time_max: Duration::from_secs(30),
+            step_time_max: Duration::from_secs(2),
         }
     }
 }

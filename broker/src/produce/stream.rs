@@ -1,5 +1,6 @@
-//! One produce stream: a half that takes batches up to the sequencer, one after the other, and a half that answers in the
-//! same order once they are durable. While batch k waits for its fdatasync, k + 1 is in its chain.
+//! One produce stream: one part takes batches up to the sequencer, one after the other; one waits until they are durable and
+//! gives their bytes free; one tells the answers. All keep the order. While batch k waits for its fdatasync, k + 1 is in its
+//! chain, and a client that takes no answers holds no bytes of batches.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +12,7 @@ use tidegate_protocol::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
-    sync::{mpsc, watch},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
 };
 use tracing::{debug, error};
 
@@ -20,6 +21,7 @@ use super::{
     budget::Permit,
     check::{self, Checked},
     frames,
+    intake::{self, NotTaken},
 };
 use crate::{
     hooks::{Generation, spec::Rejection},
@@ -56,7 +58,8 @@ enum Read {
 
 impl Read {
     fn broken(error: &frames::FrameError) -> Self {
-        error.code().map_or(Self::End, |code| Self::Answer(Pending::Final(Failure::new(code, error.to_string()))))
+        let last = |code| Self::Answer(Pending::Final(ack::retry(Failure::new(code, error.to_string()))));
+        error.code().map_or(Self::End, last)
     }
 }
 
@@ -64,8 +67,22 @@ impl Read {
 #[derive(Debug)]
 struct InFlight {
     pending: Pending,
-    /// Given back with the answer.
-    _permit: Option<Permit>,
+    /// Given back when the batch is durable, or refused.
+    permit: Option<Permit>,
+    place: Place,
+}
+
+/// An answer on its way to the client.
+#[derive(Debug)]
+struct Answer {
+    body: ServerBody,
+    place: Place,
+}
+
+/// One of the batches of a stream that wait for their ack.
+#[derive(Debug)]
+struct Place {
+    _permit: OwnedSemaphorePermit,
     taken_at: Duration,
 }
 
@@ -79,30 +96,33 @@ impl Produce {
         writer: &mut (impl AsyncWrite + Unpin),
         stopping: watch::Receiver<bool>,
     ) {
-        let (sender, receiver) = mpsc::channel(self.config.in_flight_max.max(1));
+        let in_flight_max = self.config.in_flight_max.max(1);
+        let (taken, settling) = mpsc::channel(in_flight_max);
+        let (settled, answers) = mpsc::channel(in_flight_max);
         let _open = self.metrics.produce_streams.hold();
-        // When the answering half ends early, the connection is gone: then the other half has nobody to work for.
+        let work = async {
+            tokio::join!(self.take(session, reader, taken, stopping), self.settle(settling, settled));
+            std::future::pending::<()>().await;
+        };
+        // When the answers end early, the connection is gone: then the other parts have nobody to work for.
         tokio::select! {
             biased;
-            () = self.answer(receiver, writer) => {}
-            () = async {
-                self.take(session, reader, sender, stopping).await;
-                std::future::pending::<()>().await;
-            } => {}
+            () = self.answer(answers, writer) => {}
+            () = work => {}
         }
     }
 
-    /// The taking half. Ends, and with it the channel, when no more batches come.
+    /// Takes batches. Ends, and with it the channel, when no more come.
     async fn take(
         &self,
         session: &Session,
         reader: &mut (impl AsyncRead + Unpin),
-        answers: mpsc::Sender<InFlight>,
+        taken: mpsc::Sender<InFlight>,
         mut stopping: watch::Receiver<bool>,
     ) {
-        loop {
-            // A place for the answer first: a client with too many batches in flight is not read.
-            let Ok(place) = answers.reserve().await else { return };
+        let places = Arc::new(Semaphore::new(taken.max_capacity()));
+        // A place for the answer first: a client with too many batches in flight is not read.
+        while let Ok(place) = Arc::clone(&places).acquire_owned().await {
             // Only reading is given up for a stop: a batch that may be in the log gets its own answer.
             let read = tokio::select! {
                 biased;
@@ -118,8 +138,8 @@ impl Produce {
                 Read::Batch { head, body, permit } => (self.batch(session, head, body).await, Some(permit)),
             };
             let last = matches!(pending, Pending::Final(_));
-            place.send(InFlight { pending, _permit: permit, taken_at: self.clock.monotonic() });
-            if last {
+            let place = Place { _permit: place, taken_at: self.clock.monotonic() };
+            if taken.send(InFlight { pending, permit, place }).await.is_err() || last {
                 return;
             }
         }
@@ -133,26 +153,23 @@ impl Produce {
             Ok(None) => return Read::End,
             Err(error) => return Read::broken(&error),
         };
-        let permit = match session.budget.take(prefix.bytes).await {
-            Ok(permit) => permit,
-            Err(overloaded) => {
-                let failure = ack::retry(Failure::new(Code::Overloaded, overloaded.to_string()));
-                let skipped = self.in_time(frames::skip(reader, prefix)).await;
-                let answer = |()| Read::Answer(Pending::Ready(ack::failed(failure)));
-                return skipped.map_or_else(|error| Read::broken(&error), answer);
-            }
-        };
-        match self.in_time(frames::payload(reader, prefix)).await {
-            Ok(Frame::Batch { head, body }) => {
+        match intake::frame(reader, prefix, &session.budget, &self.config).await {
+            Ok((Frame::Batch { head, body }, permit)) => {
                 self.metrics.produce_batches.add(1);
                 self.metrics.produce_bytes.add(body.len() as u64);
                 Read::Batch { head, body, permit }
             }
-            Ok(Frame::Control(_)) => {
+            Ok((Frame::Control(_), _)) => {
                 let failure = Failure::new(Code::ProtocolViolation, "a produce stream carries batches only");
                 Read::Answer(Pending::Final(failure))
             }
-            Err(error) => Read::broken(&error),
+            Err(NotTaken::Frame(error)) => Read::broken(&error),
+            Err(NotTaken::Overloaded { overloaded, left }) => {
+                let failure = ack::retry(Failure::new(Code::Overloaded, overloaded.to_string()));
+                let skipped = self.in_time(frames::skip(reader, left)).await;
+                let answer = |()| Read::Answer(Pending::Ready(ack::failed(failure)));
+                skipped.map_or_else(|error| Read::broken(&error), answer)
+            }
         }
     }
 
@@ -164,7 +181,7 @@ impl Produce {
         tokio::time::timeout(time_max, frame).await.unwrap_or(Err(frames::FrameError::Stalled(time_max)))
     }
 
-    /// Checks, looks the sequence up, runs the chain, sequences: ADR 3, steps 2 to 6.
+    /// Checks, looks the sequence up, runs the chain, sequences: ADR 3, steps 3 to 6.
     async fn batch(&self, session: &Session, head: Bytes, body: Bytes) -> Pending {
         let checked = match check::check(head, body, &self.config.limits, &session.principal) {
             Ok(checked) => checked,
@@ -232,9 +249,9 @@ impl Produce {
         }
     }
 
-    /// The answering half. Ends when the channel does, or the client is gone.
-    async fn answer(&self, mut answers: mpsc::Receiver<InFlight>, writer: &mut (impl AsyncWrite + Unpin)) {
-        while let Some(InFlight { pending, _permit: permit, taken_at }) = answers.recv().await {
+    /// Waits until batches are durable, and gives their bytes free.
+    async fn settle(&self, mut taken: mpsc::Receiver<InFlight>, settled: mpsc::Sender<Answer>) {
+        while let Some(InFlight { pending, permit, place }) = taken.recv().await {
             let body = match pending {
                 Pending::Ready(ack) => ServerBody::ProduceAck(ack),
                 Pending::Final(failure) => ServerBody::Failure(failure),
@@ -247,6 +264,7 @@ impl Produce {
                     }
                 }),
             };
+            drop(permit);
             match &body {
                 ServerBody::ProduceAck(ack) => ack::count(ack, &self.metrics),
                 ServerBody::Failure(failure) => {
@@ -254,13 +272,22 @@ impl Produce {
                 }
                 _ => {}
             }
+            if settled.send(Answer { body, place }).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Tells the answers. Ends when there are no more, or the client is gone.
+    async fn answer(&self, mut answers: mpsc::Receiver<Answer>, writer: &mut (impl AsyncWrite + Unpin)) {
+        while let Some(Answer { body, place }) = answers.recv().await {
             let frame = wire::encode_control(&ServerMessage::from(body));
             if let Err(gone) = writer.write_all(&frame).await {
                 debug!(error = %gone, "client left before its ack");
                 return;
             }
-            self.metrics.produce_seconds.record(self.clock.monotonic().saturating_sub(taken_at));
-            drop(permit);
+            self.metrics.produce_seconds.record(self.clock.monotonic().saturating_sub(place.taken_at));
+            drop(place);
         }
     }
 

@@ -1,5 +1,7 @@
 //! Produce streams over pipes: a log in memory, no plugins, no network.
 
+mod intake;
+
 use bytes::{Bytes, BytesMut};
 use tidegate_protocol::{
     batch::BatchBuilder,
@@ -8,7 +10,7 @@ use tidegate_protocol::{
     wire::{self, Condition, Expect, Frame, ProduceAck, ProduceHead, ServerBody, ServerMessage},
 };
 use tokio::{
-    io::{AsyncWriteExt as _, DuplexStream},
+    io::{AsyncWrite, AsyncWriteExt as _, DuplexStream},
     sync::watch,
     task::JoinHandle,
 };
@@ -29,6 +31,7 @@ struct World {
     shard: Shard,
     metrics: Arc<Metrics>,
     clock: SharedClock,
+    budget: Budget,
     session: Session,
 }
 
@@ -52,21 +55,29 @@ impl World {
         let auth = Auth::new(AuthConfig::default());
         let principal = auth.identify(&Claim { loopback: true, ..Claim::default() }).expect("local");
         let live = Arc::new(Live::new(generation(&runtime, 0)));
+        let all = Budget::new(budget);
         let session = Session {
             principal: Arc::new(principal),
             tenant: shard.tenant("default").expect("a tenant"),
             live,
-            budget: Budget::new(budget).connection(budget, wait_max),
+            budget: all.connection(budget, wait_max),
         };
-        Self { _dir: dir, runtime, shard, metrics: Arc::default(), clock, session }
+        Self { _dir: dir, runtime, shard, metrics: Arc::default(), clock, budget: all, session }
+    }
+
+    fn produce(&self, config: Config) -> Produce {
+        Produce::new(config, self.shard.clone(), Arc::clone(&self.metrics), Arc::clone(&self.clock))
     }
 
     fn connect(&self) -> Client {
         let config = Config { frame_time_max: Duration::from_millis(200), ..Config::default() };
-        let produce = Produce::new(config, self.shard.clone(), Arc::clone(&self.metrics), Arc::clone(&self.clock));
+        self.connect_as(self.session.clone(), config)
+    }
+
+    fn connect_as(&self, session: Session, config: Config) -> Client {
+        let produce = self.produce(config);
         let (stream, other) = tokio::io::duplex(1 << 20);
         let (stop, stopping) = watch::channel(false);
-        let session = self.session.clone();
         let served = tokio::spawn(async move {
             let (mut reader, mut writer) = tokio::io::split(other);
             produce.serve(&session, &mut reader, &mut writer, stopping).await;
@@ -163,7 +174,8 @@ async fn a_condition_that_does_not_hold_tells_what_stands() {
 #[tokio::test]
 async fn a_full_budget_refuses_and_keeps_the_order() {
     let world = World::new(100, Duration::from_millis(20));
-    let held = world.session.budget.take(100).await.expect("free");
+    let mut held = world.session.budget.permit();
+    world.session.budget.take_last(&mut held, 100).await.expect("free");
     let mut client = world.connect();
     let plain = ProduceHead::default();
     client.send(&batch(&plain, "a", 10)).await;
