@@ -13,7 +13,7 @@ use tidegate_protocol::{
     limits::Limits,
     wire::{self, ClientBody, Hello, ServerBody},
 };
-use tokio::{sync::Mutex, time::timeout};
+use tokio::{net::UdpSocket, sync::Mutex, time::timeout};
 use tracing::{debug, info};
 
 use crate::{
@@ -210,7 +210,10 @@ impl Connection {
         let connecting = endpoint
             .connect_with(self.inner.config.clone(), address, options.tls_name())
             .map_err(|cause| Error::Connect { address: options.address.to_string(), cause })?;
-        let quic = connecting.await?;
+        let quic = tokio::select! {
+            connected = connecting => connected?,
+            () = nobody_listens(address) => return Err(Error::Refused { address: options.address.to_string() }),
+        };
         match handshake(&quic, options).await {
             Ok((identity, limits)) => Ok(Arc::new(Link { quic, limits, identity })),
             Err(error) => {
@@ -261,6 +264,22 @@ async fn resolve(address: &Address) -> Result<SocketAddr, Error> {
             .map_err(unknown)?
             .next()
             .ok_or_else(|| unknown(std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address"))),
+    }
+}
+
+/// Resolves when the system says that nobody listens at an address of this machine; else never. QUIC itself may not believe
+/// such a word, since anybody could have sent it; on loopback it can be trusted, and spares who dials the whole timeout.
+async fn nobody_listens(address: SocketAddr) {
+    let ask = async {
+        let socket = UdpSocket::bind(SocketAddr::new(address.ip(), 0)).await?;
+        socket.connect(address).await?;
+        // No packet of any version of QUIC: a broker drops it unseen.
+        socket.send(&[0]).await?;
+        socket.recv(&mut [0]).await
+    };
+    let refused = |error: std::io::Error| error.kind() == std::io::ErrorKind::ConnectionRefused;
+    if !(address.ip().is_loopback() && ask.await.is_err_and(refused)) {
+        std::future::pending::<()>().await;
     }
 }
 

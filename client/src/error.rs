@@ -38,6 +38,12 @@ pub enum Error {
         /// From the transport.
         cause: quinn::ConnectError,
     },
+    /// Nobody listens at an address of this machine.
+    #[error("nobody listens at {address}")]
+    Refused {
+        /// Where.
+        address: String,
+    },
     /// The connection ended, or never stood.
     #[error("connection lost: {0}")]
     Lost(quinn::ConnectionError),
@@ -111,7 +117,11 @@ impl Error {
     /// Whether the way to the broker failed, rather than the request.
     pub fn is_loss(&self) -> bool {
         match self {
-            Self::Lost(_) | Self::Address { .. } | Self::StreamEnded { .. } | Self::Timeout { .. } => true,
+            Self::Lost(_)
+            | Self::Refused { .. }
+            | Self::Address { .. }
+            | Self::StreamEnded { .. }
+            | Self::Timeout { .. } => true,
             Self::Broker(failure) => failure.code == Some(Code::ShuttingDown),
             _ => false,
         }

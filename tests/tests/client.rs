@@ -13,9 +13,10 @@ use std::{
 
 use rustls_pki_types::{CertificateDer, pem::PemObject as _};
 use tidegate_client::{ConnectOptions, Connection, ConsumerOptions, Outcome, ProducerConfig, Record, Timeouts, Trust};
+use tidegate_protocol::wire::ProduceHead;
 use tidegate_tests::{
     broker::Site,
-    raw::Client,
+    raw::{Client, Send, body},
     relay::Relay,
     wait::{count, test, until, within},
 };
@@ -98,6 +99,27 @@ fn producer_and_consumer_outlive_brokers() {
         }
         let client = Client::new(broker.addr).await;
         assert_eq!(client.all("t").await.len() as u64, total, "nothing was sent twice");
+        broker.drain().await;
+    });
+}
+
+/// A broker that was killed said nothing. The next one at its address knows the connections for those of the one before, and
+/// ends them: no client waits for its idle time.
+#[test]
+fn connections_of_a_killed_broker_are_ended_by_the_next() {
+    test(LIMIT, async {
+        let site = Site::new();
+        let broker = site.start().await;
+        let addr = broker.addr;
+        let client = Client::new(addr).await;
+        let mut stream = client.producer().await.unwrap();
+        broker.kill();
+        // Unacknowledged: the client's transport asks again and again whether anybody is there.
+        stream.push(&ProduceHead::default(), &body(&[Send::new("t", "x")])).await.unwrap();
+        let broker = site.start_at(&addr.to_string()).await;
+        let end = within(LIMIT, "the end of the connection", client.connection.closed()).await;
+        assert_eq!(end, quinn::ConnectionError::Reset);
+        Client::new(addr).await.put(&[Send::new("t", "y")]).await;
         broker.drain().await;
     });
 }

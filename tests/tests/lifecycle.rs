@@ -14,7 +14,8 @@ use tidegate_tests::{
     broker::{Ended, Site},
     forgetful::{Fault, Loss},
     http,
-    raw::{Client, Login, Refused, Send, code},
+    raw::{self, Client, Login, Refused, Send, code},
+    relay::Relay,
     wait::{count, test, until, within},
     workload::{Workload, never},
 };
@@ -165,7 +166,11 @@ fn sigterm_ends_idle_connections() {
         let mut follower = client.fetch(open).await.unwrap();
         follower.take(1).await.unwrap();
         let _producer = client.producer().await.unwrap();
-        let (_half, mut half) = client.open().await.unwrap();
+        let (_unsaid, mut unsaid) = client.open().await.unwrap();
+        // Half a first message, and a connection without a hello.
+        let (mut half, _answer) = client.open().await.unwrap();
+        half.write_all(&[50, 0, 0, 0, 1]).await.unwrap();
+        let _mute = raw::dial(broker.addr, &Login::default()).await.unwrap();
         broker.drain().await;
         let end = loop {
             if let Err(end) = follower.next().await {
@@ -175,7 +180,31 @@ fn sigterm_ends_idle_connections() {
         if let Refused::Failure(failure) = end {
             assert_eq!(code(&failure), Code::ShuttingDown);
         }
-        assert!(tidegate_tests::raw::hear(&mut half).await.is_err());
+        assert!(raw::hear(&mut unsaid).await.is_err());
+    });
+}
+
+/// A client that vanished without a word is not waited for: what it would have to be told, it cannot hear.
+#[test]
+fn sigterm_does_not_wait_for_a_client_that_vanished() {
+    test(LIMIT, async {
+        let mut site = Site::new();
+        site.arguments(&["--log", "debug"]);
+        let broker = site.start().await;
+        let relay = Relay::new(broker.addr).await;
+        let client = Client::new(relay.addr).await;
+        client.put(&[Send::new("t", "x")]).await;
+        let open = tidegate_protocol::wire::OpenFetch { pattern: ">".into(), follow: true, ..Default::default() };
+        let mut follower = client.fetch(open).await.unwrap();
+        follower.take(1).await.unwrap();
+        let _producer = client.producer().await.unwrap();
+        drop(relay);
+        broker.drain().await;
+        let log = site.log();
+        assert!(log.contains("client is gone"), "the drain took its time for somebody who is gone:\n{log}");
+        let broker = site.start().await;
+        assert_eq!(Client::new(broker.addr).await.all("t").await.len(), 1);
+        broker.drain().await;
     });
 }
 

@@ -1,6 +1,6 @@
-//! `DIR/dev`: the certificate, its key and the admin token that a broker makes for itself on its first start.
+//! `DIR/dev`: the certificate, its key, the admin token and the reset key that a broker makes for itself on its first start.
 //!
-//! The local command line pins the certificate and shows the token; both never leave the machine by themselves. Files are
+//! The local command line pins the certificate and shows the token; nothing here leaves the machine by itself. Files are
 //! written whole or not at all, mode 0600.
 
 use std::{
@@ -17,6 +17,8 @@ use crate::clock::SharedRandom;
 const PEM_BYTES_MAX: u64 = 1 << 20;
 /// Random bytes of an admin token.
 const TOKEN_BYTES: usize = 32;
+/// Random bytes of a reset key.
+const RESET_KEY_BYTES: usize = 32;
 
 /// Paths of the dev credentials below a data directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,13 +29,20 @@ pub struct DevFiles {
     pub key: PathBuf,
     /// The admin token, one line.
     pub admin_token: PathBuf,
+    /// What a restarted broker tells clients of the one before by: 32 bytes.
+    pub reset_key: PathBuf,
 }
 
 impl DevFiles {
     /// Where they lie below a data directory.
     pub fn below(data_dir: &Path) -> Self {
         let dir = data_dir.join("dev");
-        Self { cert: dir.join("cert.pem"), key: dir.join("key.pem"), admin_token: dir.join("admin-token") }
+        Self {
+            cert: dir.join("cert.pem"),
+            key: dir.join("key.pem"),
+            admin_token: dir.join("admin-token"),
+            reset_key: dir.join("reset-key"),
+        }
     }
 
     /// Reads the admin token.
@@ -82,6 +91,20 @@ pub(super) fn admin_token(files: &DevFiles, random: &SharedRandom) -> Result<Str
         return Err(in_data_dir(ConfigError::of_file(&files.admin_token, reason)));
     }
     Ok(token)
+}
+
+/// The reset key of a data directory, made if there is none.
+pub(super) fn reset_key(files: &DevFiles, random: &SharedRandom) -> Result<[u8; RESET_KEY_BYTES], ConfigError> {
+    if !files.reset_key.exists() {
+        let mut bytes = [0; RESET_KEY_BYTES];
+        random.fill(&mut bytes);
+        write(&files.reset_key, &bytes)?;
+    }
+    let bytes = read_bytes(&files.reset_key, PEM_BYTES_MAX).map_err(in_data_dir)?;
+    bytes.try_into().map_err(|_| {
+        let reason = "is not a key of 32 bytes: remove it, a new one is made on the next start".to_owned();
+        in_data_dir(ConfigError::of_file(&files.reset_key, reason))
+    })
 }
 
 /// The dev certificate of a data directory, made if there is none.
@@ -141,19 +164,26 @@ mod tests {
         let (token, made) = (admin_token(&files, &random).expect("made"), certificate(&files).expect("made"));
         assert_eq!(admin_token(&files, &random).expect("read"), token);
         assert_eq!(certificate(&files).expect("read").chain, made.chain);
-        for path in [&files.cert, &files.key, &files.admin_token] {
+        let reset = reset_key(&files, &random).expect("made");
+        assert_eq!(reset_key(&files, &random).expect("read"), reset);
+        assert_ne!(reset, [0; RESET_KEY_BYTES]);
+        for path in [&files.cert, &files.key, &files.admin_token, &files.reset_key] {
             assert_eq!(fs::metadata(path).expect("there").permissions().mode() & 0o777, 0o600);
         }
     }
 
     #[test]
-    fn a_token_cut_short_is_not_taken() {
+    fn what_is_cut_short_is_not_taken() {
         let dir = tempfile::tempdir().expect("dir");
         let files = DevFiles::below(dir.path());
         write(&files.admin_token, b"short\n").expect("written");
         let random: SharedRandom = Arc::new(SystemRandom::default());
         let error = admin_token(&files, &random).expect_err("refused");
         assert!(error.reason.contains("too short"), "{error}");
+        assert_eq!(error.fault, ConfigFault::DataDir);
+        write(&files.reset_key, b"short").expect("written");
+        let error = reset_key(&files, &random).expect_err("refused");
+        assert!(error.reason.contains("32 bytes"), "{error}");
         assert_eq!(error.fault, ConfigFault::DataDir);
     }
 }

@@ -99,6 +99,7 @@ pub fn prepare_with(
     }
     let files = DevFiles::below(&config.data_dir);
     let admin_token = dev::admin_token(&files, &random)?;
+    let reset_key = server::ResetKey(dev::reset_key(&files, &random)?);
     let Certificate { chain, key } = match &config.certificate {
         Some((cert, key)) => dev::read_certificate(cert, key)?,
         None => dev::certificate(&files)?,
@@ -112,6 +113,7 @@ pub fn prepare_with(
         listen: config.listen,
         http: config.http,
         certificate: server::Certificate { chain, key },
+        reset_key,
         auth: auth::Config { principals, admin_token: auth::hash(admin_token.as_bytes()) },
         admin_token,
         plugins: source,

@@ -27,6 +27,8 @@ pub struct Config {
     pub http: Option<SocketAddr>,
     /// What the broker shows.
     pub certificate: Certificate,
+    /// What it tells clients of an earlier run by.
+    pub reset_key: ResetKey,
     /// Who may connect.
     pub auth: auth::Config,
     /// The admin token itself, for whoever starts a server in its own process. Its hash is in `auth`.
@@ -58,6 +60,18 @@ impl std::fmt::Debug for Certificate {
     /// Without the key.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Certificate").field("chain", &self.chain.len()).finish_non_exhaustive()
+    }
+}
+
+/// Key of the stateless resets (RFC 9000, 10.3): the same over restarts, so that clients of a broker that was killed hear from
+/// the next one at the same address that their connections are gone. Who has it can end connections.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ResetKey(pub [u8; 32]);
+
+impl std::fmt::Debug for ResetKey {
+    /// Without the key.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ResetKey").finish_non_exhaustive()
     }
 }
 

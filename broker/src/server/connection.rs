@@ -1,6 +1,6 @@
 //! One connection: its handshake, its streams, its end.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use quinn::{RecvStream, SendStream, VarInt, rustls::pki_types::CertificateDer};
 use tidegate_protocol::{
@@ -11,7 +11,7 @@ use tokio::{
     sync::{Semaphore, watch},
     task::JoinSet,
 };
-use tracing::{Instrument as _, debug, debug_span, info};
+use tracing::{Instrument as _, Span, debug, debug_span, info};
 
 use super::{Broker, activation::Tenant, stream};
 use crate::{
@@ -20,7 +20,12 @@ use crate::{
 };
 
 /// How long a last word may take to reach a client.
-pub(super) const LAST_WORD_TIME: std::time::Duration = std::time::Duration::from_secs(5);
+pub(super) const LAST_WORD_TIME: Duration = Duration::from_secs(5);
+/// A client that owes acknowledgements and from which nothing at all comes for so long is gone. Far over what a network or a
+/// busy machine takes, and far under the idle time: a drain waits for it.
+const SILENCE_MAX: Duration = Duration::from_secs(1);
+/// The same in round trips, for clients that are far away.
+const SILENCE_ROUND_TRIPS: u32 = 4;
 /// Bytes kept of the name that client software gives itself.
 const CLIENT_NAME_BYTES_MAX: usize = 64;
 
@@ -30,12 +35,18 @@ pub(super) struct Peer {
     pub(super) principal: Arc<Principal>,
     pub(super) tenant: Arc<Tenant>,
     pub(super) budget: ConnectionBudget,
+    pub(super) connection: quinn::Connection,
 }
 
 /// Serves a connection until it ends or the broker stops.
 pub(super) async fn serve(broker: Arc<Broker>, incoming: quinn::Incoming) {
     let time_max = broker.bounds.handshake_time_max;
-    let greeted = tokio::time::timeout(time_max, greet(&broker, incoming)).await;
+    let mut stopping = broker.stopping.subscribe();
+    let greeted = tokio::select! {
+        biased;
+        () = stopped(&mut stopping) => return,
+        greeted = tokio::time::timeout(time_max, greet(&broker, incoming)) => greeted,
+    };
     let (connection, peer) = match greeted {
         Ok(Some(greeted)) => greeted,
         Ok(None) => return broker.metrics.connections_refused.add(1),
@@ -51,14 +62,14 @@ pub(super) async fn serve(broker: Arc<Broker>, incoming: quinn::Incoming) {
 
 /// TLS, the first stream, `Hello` and the answer to it. `None`: somebody who does not get in.
 async fn greet(broker: &Broker, incoming: quinn::Incoming) -> Option<(quinn::Connection, Peer)> {
-    let remote = incoming.remote_address();
-    let connection = incoming.await.inspect_err(|error| debug!(%remote, %error, "no connection")).ok()?;
+    let connection = incoming.await.inspect_err(|error| debug!(%error, "no connection")).ok()?;
     let (mut send, mut recv) = connection.accept_bi().await.ok()?;
     match hello(broker, &connection, &mut recv).await {
         Ok((peer, hello)) => {
             let principal = &peer.principal;
             let client: String = hello.client.chars().take(CLIENT_NAME_BYTES_MAX).collect();
-            info!(%remote, tenant = &*principal.tenant, principal = &*principal.name, client, "client is in");
+            Span::current().record("tenant", &*principal.tenant);
+            info!(principal = &*principal.name, client, "client is in");
             let welcome = Welcome {
                 principal: principal.name.as_ref().to_owned(),
                 tenant: principal.tenant.as_ref().to_owned(),
@@ -69,12 +80,12 @@ async fn greet(broker: &Broker, incoming: quinn::Incoming) -> Option<(quinn::Con
             Some((connection, peer))
         }
         Err(failure) => {
-            info!(%remote, %failure, "client is refused");
+            info!(%failure, "client is refused");
             let code = failure.known_code().unwrap_or(Code::ProtocolViolation);
             broker.metrics.refused(code);
             let message = failure.message.clone();
             if send_last(&mut send, ServerBody::Failure(failure)).await.is_ok() {
-                delivered(&send).await;
+                delivered(&connection, &send).await;
             }
             close(&connection, code, &message);
             None
@@ -115,7 +126,8 @@ async fn hello(
         broker.activation.tenant(&principal.tenant).ok_or_else(|| unknown(crate::auth::Unknown.to_string()))?;
     let bounds = &broker.bounds;
     let budget = broker.budget.connection(bounds.connection_bytes_max, bounds.produce_wait_max);
-    Ok((Peer { principal: Arc::new(principal), tenant: Arc::clone(tenant), budget }, hello))
+    let (tenant, connection) = (Arc::clone(tenant), connection.clone());
+    Ok((Peer { principal: Arc::new(principal), tenant, budget, connection }, hello))
 }
 
 /// The client's certificate in DER form, if it showed one.
@@ -173,9 +185,29 @@ pub(super) async fn send_last(send: &mut SendStream, body: ServerBody) -> Result
     Ok(())
 }
 
-/// Waits a while until the client has everything that was sent.
-pub(super) async fn delivered(send: &SendStream) {
-    drop(tokio::time::timeout(LAST_WORD_TIME, send.stopped()).await);
+/// Waits until the client has everything that was sent; not for ever, and not for a client that is gone.
+pub(super) async fn delivered(connection: &quinn::Connection, send: &SendStream) {
+    tokio::select! {
+        biased;
+        _ = send.stopped() => {}
+        () = silent(connection) => debug!("client is gone: nothing comes from it"),
+        () = tokio::time::sleep(LAST_WORD_TIME) => debug!("client does not take its last word"),
+    }
+}
+
+/// Resolves when nothing came from the client for a while. Says something only where the client owes an answer, as
+/// transports acknowledge what they get.
+async fn silent(connection: &quinn::Connection) {
+    let heard = || connection.stats().udp_rx.datagrams;
+    let mut before = heard();
+    loop {
+        tokio::time::sleep(SILENCE_MAX.max(connection.rtt() * SILENCE_ROUND_TRIPS)).await;
+        let now = heard();
+        if now == before {
+            return;
+        }
+        before = now;
+    }
 }
 
 fn close(connection: &quinn::Connection, code: Code, reason: &str) {

@@ -1,9 +1,9 @@
 //! The QUIC endpoint: TLS 1.3, client certificates if shown, and every bound of the transport.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::UdpSocket, sync::Arc, time::Duration};
 
 use quinn::{
-    IdleTimeout, VarInt,
+    ConnectionId, ConnectionIdGenerator, EndpointConfig, IdleTimeout, TokioRuntime, VarInt,
     crypto::rustls::QuicServerConfig,
     rustls::{
         self, DigitallySignedStruct, DistinguishedName, SignatureScheme,
@@ -15,7 +15,8 @@ use quinn::{
 };
 use tidegate_protocol::wire::ALPN;
 
-use super::{Bounds, Certificate, StartError};
+use super::{Bounds, Certificate, Config, ResetKey, StartError};
+use crate::clock::SharedRandom;
 
 /// Bytes of one stream that may wait unread: what a client can send ahead while its batch is in the chain.
 const STREAM_WINDOW_BYTES: u32 = 4 << 20;
@@ -26,17 +27,52 @@ const SEND_WINDOW_BYTES: u64 = 8 << 20;
 /// Handshakes that wait to be looked at; behind them packets are dropped.
 const INCOMING_MAX: usize = 1_024;
 
+/// Between two resets. Clients of an earlier run ask at about the same time; an answer is smaller than its question.
+const RESET_INTERVAL: Duration = Duration::from_millis(1);
+/// Bytes of the broker's connection ids.
+const ID_BYTES: usize = 8;
+
 /// Opens the endpoint.
-pub(super) fn open(
-    addr: SocketAddr,
-    certificate: &Certificate,
-    bounds: &Bounds,
-) -> Result<quinn::Endpoint, StartError> {
-    let crypto = tls(certificate).map_err(|error| StartError::Tls(error.to_string()))?;
-    let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
-    config.transport_config(Arc::new(transport(bounds)));
-    config.max_incoming(INCOMING_MAX);
-    quinn::Endpoint::server(config, addr).map_err(|source| StartError::Bind { what: "QUIC", addr, source })
+pub(super) fn open(config: &Config) -> Result<quinn::Endpoint, StartError> {
+    let addr = config.listen;
+    let crypto = tls(&config.certificate).map_err(|error| StartError::Tls(error.to_string()))?;
+    let mut server = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+    server.transport_config(Arc::new(transport(&config.bounds)));
+    server.max_incoming(INCOMING_MAX);
+    let endpoint = endpoint(&config.reset_key, &config.random);
+    UdpSocket::bind(addr)
+        .and_then(|socket| quinn::Endpoint::new(endpoint, Some(server), socket, Arc::new(TokioRuntime)))
+        .map_err(|source| StartError::Bind { what: "QUIC", addr, source })
+}
+
+/// What belongs to no connection: how those of an earlier run are told that they are gone.
+fn endpoint(key: &ResetKey, random: &SharedRandom) -> EndpointConfig {
+    let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &key.0);
+    let mut config = EndpointConfig::new(Arc::new(key));
+    let random = Arc::clone(random);
+    config.cid_generator(move || Box::new(Ids(Arc::clone(&random))));
+    config.min_reset_interval(RESET_INTERVAL);
+    config
+}
+
+/// Random connection ids. Those that `quinn` makes by default hold a hash under a key of the process: the next process would
+/// not know them for its own, and not answer. A reset token belongs to an id, so no id may come twice.
+struct Ids(SharedRandom);
+
+impl ConnectionIdGenerator for Ids {
+    fn generate_cid(&mut self) -> ConnectionId {
+        let mut bytes = [0; ID_BYTES];
+        self.0.fill(&mut bytes);
+        ConnectionId::new(&bytes)
+    }
+
+    fn cid_len(&self) -> usize {
+        ID_BYTES
+    }
+
+    fn cid_lifetime(&self) -> Option<Duration> {
+        None
+    }
 }
 
 fn transport(bounds: &Bounds) -> quinn::TransportConfig {

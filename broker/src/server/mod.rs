@@ -23,7 +23,7 @@ use tracing::{info, warn};
 
 use self::activation::Activation;
 pub use self::{
-    config::{Bounds, Certificate, Config},
+    config::{Bounds, Certificate, Config, ResetKey},
     start::{StartError, StartKind},
 };
 use crate::{

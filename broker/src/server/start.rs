@@ -7,7 +7,7 @@ use tokio::{
     sync::{Semaphore, watch},
     task::JoinSet,
 };
-use tracing::{Instrument as _, debug, info, info_span, warn};
+use tracing::{Instrument as _, debug, field::Empty, info, info_span, warn};
 
 use super::{
     Broker, Config, Running,
@@ -114,7 +114,7 @@ pub(super) async fn start(config: Config) -> Result<Running, StartError> {
         }
     };
     let http_addr = listener.as_ref().and_then(|listener| listener.local_addr().ok());
-    let endpoint = endpoint::open(config.listen, &config.certificate, &config.bounds)?;
+    let endpoint = endpoint::open(&config)?;
     let quic_addr =
         endpoint.local_addr().map_err(|source| StartError::Bind { what: "QUIC", addr: config.listen, source })?;
     let pages = Arc::new(http::Pages::new(Arc::clone(&metrics)));
@@ -248,7 +248,7 @@ async fn accept(broker: Arc<Broker>, endpoint: quinn::Endpoint) {
             }
             continue;
         }
-        let span = info_span!("connection", remote = %incoming.remote_address());
+        let span = info_span!("connection", remote = %incoming.remote_address(), tenant = Empty);
         running.spawn(Box::pin(connection::serve(Arc::clone(&broker), incoming)).instrument(span));
     }
     endpoint.set_server_config(None);

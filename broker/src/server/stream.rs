@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     fetch::{Sink, Subscriber},
-    produce::{Session, frames},
+    produce::{Session, frames, stopped},
 };
 
 /// Serves a stream to its end.
@@ -27,13 +27,20 @@ pub(super) async fn serve(
     peer: &Peer,
     mut send: SendStream,
     mut recv: RecvStream,
-    stopping: Stopping,
+    mut stopping: Stopping,
 ) {
-    let first = tokio::time::timeout(FIRST_MESSAGE_TIME, first_message(broker, peer, &mut recv)).await;
-    let body = match first.unwrap_or_else(|_| Err(Failure::new(Code::ProtocolViolation, "no first message in time"))) {
+    let late = |_| Err(Failure::new(Code::ProtocolViolation, "no first message in time"));
+    let first = tokio::select! {
+        biased;
+        () = stopped(&mut stopping) => Err(Failure::new(Code::ShuttingDown, "the broker is draining")),
+        first = tokio::time::timeout(FIRST_MESSAGE_TIME, first_message(broker, peer, &mut recv)) => {
+            first.unwrap_or_else(late)
+        }
+    };
+    let body = match first {
         Ok(Some(body)) => body,
         Ok(None) => return,
-        Err(failure) => return refuse(broker, send, recv, failure).await,
+        Err(failure) => return refuse(broker, peer, send, recv, failure).await,
     };
     match body {
         ClientBody::OpenProduce(_) => {
@@ -46,7 +53,7 @@ pub(super) async fn serve(
             Box::pin(broker.produce.serve(&session, &mut recv, &mut send, stopping)).await;
             // What is still on its way is of no use to anybody.
             drop(recv.stop(code(Code::ShuttingDown)));
-            end(send).await;
+            end(peer, send).await;
         }
         ClientBody::OpenFetch(open) => {
             let subscriber = Subscriber {
@@ -60,22 +67,22 @@ pub(super) async fn serve(
                 biased;
                 _ = left => debug!("reader left"),
                 served = Box::pin(broker.fetch.serve(&subscriber, &open, &mut sink, stopping)) => match served {
-                    Ok(()) => end(sink.send).await,
+                    Ok(()) => end(peer, sink.send).await,
                     Err(error) => debug!(%error, "reader is gone"),
                 },
             }
         }
         ClientBody::Hello(_) => {
             let failure = Failure::new(Code::ProtocolViolation, "Hello comes once, on the first stream");
-            refuse(broker, send, recv, failure).await;
+            refuse(broker, peer, send, recv, failure).await;
         }
         body => {
             let answer = match Box::pin(request::answer(broker, peer, body)).await {
                 Ok(answer) => answer,
-                Err(failure) => return refuse(broker, send, recv, failure).await,
+                Err(failure) => return refuse(broker, peer, send, recv, failure).await,
             };
             if send_last(&mut send, answer).await.is_ok() {
-                delivered(&send).await;
+                delivered(&peer.connection, &send).await;
             }
         }
     }
@@ -108,19 +115,19 @@ async fn first_message(broker: &Broker, peer: &Peer, recv: &mut RecvStream) -> R
 /// From the opening of a stream to the end of its first message, a component included.
 const FIRST_MESSAGE_TIME: std::time::Duration = std::time::Duration::from_secs(60);
 
-async fn refuse(broker: &Broker, mut send: SendStream, mut recv: RecvStream, failure: Failure) {
+async fn refuse(broker: &Broker, peer: &Peer, mut send: SendStream, mut recv: RecvStream, failure: Failure) {
     debug!(%failure, "stream is refused");
     let known = failure.known_code().unwrap_or(Code::Internal);
     broker.metrics.refused(known);
     drop(recv.stop(code(known)));
     if send_last(&mut send, ServerBody::Failure(failure)).await.is_ok() {
-        delivered(&send).await;
+        delivered(&peer.connection, &send).await;
     }
 }
 
-async fn end(mut send: SendStream) {
+async fn end(peer: &Peer, mut send: SendStream) {
     if send.finish().is_ok() {
-        delivered(&send).await;
+        delivered(&peer.connection, &send).await;
     }
 }
 

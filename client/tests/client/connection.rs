@@ -77,6 +77,14 @@ async fn nobody_there_and_no_such_name_are_told_apart() {
     let broker = Broker::start();
     let mut options = broker.options();
     options.address = "127.0.0.1:9".into();
+    // Told at once, whatever patience there is.
+    options.timeouts.connect = Duration::from_secs(3_600);
+    let error = Connection::connect(options.clone()).await.unwrap_err();
+    assert!(matches!(error, Error::Refused { .. }) && error.is_retriable(), "{error}");
+    assert_eq!(error.to_string(), "nobody listens at 127.0.0.1:9");
+    // Somebody who says nothing is waited for.
+    let mute = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    options.address = mute.local_addr().unwrap().into();
     options.timeouts.connect = Duration::from_millis(200);
     let error = Connection::connect(options.clone()).await.unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }) && error.is_retriable(), "{error}");
