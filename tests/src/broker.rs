@@ -31,7 +31,7 @@ const LOG_LINES_SHOWN: usize = 60;
 #[derive(Debug)]
 pub struct Site {
     temp: tempfile::TempDir,
-    plugins: PathBuf,
+    plugins: Option<PathBuf>,
     forgetful: Option<Forgetful>,
     arguments: Vec<String>,
     allowed: Mutex<Vec<String>>,
@@ -75,7 +75,7 @@ impl Site {
         fs::create_dir(temp.path().join("data")).unwrap();
         let plugins = temp.path().join("plugins.toml");
         fs::write(&plugins, "version = 1\n").unwrap();
-        Self { temp, plugins, forgetful: None, arguments: Vec::new(), allowed: Mutex::default() }
+        Self { temp, plugins: Some(plugins), forgetful: None, arguments: Vec::new(), allowed: Mutex::default() }
     }
 
     /// The same over the forgetful disk.
@@ -107,7 +107,12 @@ impl Site {
 
     /// Starts brokers with a `plugins.toml` that lies elsewhere from now on.
     pub fn plugins_at(&mut self, path: &Path) {
-        path.clone_into(&mut self.plugins);
+        self.plugins = Some(path.to_owned());
+    }
+
+    /// Starts brokers without a `plugins.toml` from now on.
+    pub fn plugins_nowhere(&mut self) {
+        self.plugins = None;
     }
 
     /// Writes `plugins.toml` (`version = 1` is put before it).
@@ -198,11 +203,14 @@ impl Site {
         command
             .args(["serve", "--output", "json", "--http", "127.0.0.1:0", "--addr", addr, "--data-dir"])
             .arg(self.data())
-            .arg("--plugins")
-            .arg(&self.plugins)
             .args(&self.arguments)
             .env_remove("RUST_LOG")
+            // No plugins.toml is there to be found.
+            .current_dir(self.data())
             .stdin(Stdio::null());
+        if let Some(plugins) = &self.plugins {
+            command.arg("--plugins").arg(plugins);
+        }
         if let Some(forgetful) = &self.forgetful {
             command.envs(forgetful.environment().unwrap());
         }

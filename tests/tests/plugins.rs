@@ -232,8 +232,13 @@ fn a_command_line_swap_survives_a_restart_and_is_shown_as_drift() {
         let broker = site.start().await;
         let admin = Client::admin(broker.addr, &site.data()).await;
         site.plugins(&PLUGINS.replace("grants = [\"log\"]", "grants = [\"log\", \"clock\"]"));
+        site.allow_log("plugins.toml ends an override of the command line");
         let reloaded = reload(&admin).await.unwrap();
         assert!(!reloaded.unchanged);
+        let ended: Vec<_> = reloaded.overrides_ended.iter().map(|ended| (&*ended.plugin, &*ended.digest)).collect();
+        assert_eq!(ended, [("stamp", &*swapped.digest)]);
+        let line = format!("plugin=\"stamp\" digest=\"{}\"", swapped.digest);
+        assert!(site.log().contains(&line), "the log names what ended: {line}");
         let (_, plugin) = plugins(&admin).await;
         assert_eq!((plugin.source.as_str(), plugin.drift.as_str()), ("file", ""));
         assert_ne!(plugin.digest, swapped.digest);
@@ -257,6 +262,25 @@ fn a_restart_needs_no_component_file() {
             assert_eq!(stamp(&client, "stamped/a").await, version);
             broker.kill();
         }
+    });
+}
+
+#[test]
+fn a_start_without_the_file_goes_on_and_says_so() {
+    test(LIMIT, async {
+        let mut site = site();
+        let broker = site.start().await;
+        let version = stamp(&Client::new(broker.addr).await, "stamped/a").await;
+        broker.drain().await;
+        site.plugins_nowhere();
+        site.allow_log("no plugins.toml is given: the last generation goes on");
+        let broker = site.start().await;
+        let admin = Client::admin(broker.addr, &site.data()).await;
+        assert_eq!(stamp(&admin, "stamped/a").await, version);
+        assert!(site.log().contains("WARN") && site.log().contains("no plugins.toml is given"), "{}", site.log());
+        let told = site.tidegate(&broker, &["plugins"]).await;
+        assert!(told.stdout.contains("drift: no plugins.toml is given") && !told.stdout.contains("as in the file"));
+        broker.drain().await;
     });
 }
 

@@ -219,6 +219,23 @@ pub struct Activated {
     /// Nothing was different: no new generation.
     #[prost(bool, tag = "7")]
     pub unchanged: bool,
+    /// Overrides of the command line that the file ended.
+    #[prost(message, repeated, tag = "8")]
+    pub overrides_ended: Vec<OverrideEnded>,
+}
+
+/// A swap or rollback that is no longer live because the plugin's entry in `plugins.toml` changed.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct OverrideEnded {
+    /// Name in `plugins.toml`.
+    #[prost(string, tag = "1")]
+    pub plugin: String,
+    /// Digest that ran.
+    #[prost(string, tag = "2")]
+    pub digest: String,
+    /// Digest now running; empty = the plugin is no longer in the file.
+    #[prost(string, tag = "3")]
+    pub next_digest: String,
 }
 
 /// Asks for the effective chain of a topic.

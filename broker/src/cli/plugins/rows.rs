@@ -3,7 +3,7 @@
 use std::fmt::{self, Display};
 
 use serde::Serialize;
-use tidegate_protocol::wire::{Activated, Chain, ChainPosition, PluginInfo};
+use tidegate_protocol::wire::{Activated, Chain, ChainPosition, OverrideEnded, PluginInfo};
 
 /// Head of the table of plugins.
 pub(super) const HEAD: &[&str] = &[
@@ -129,8 +129,17 @@ pub(super) struct Change {
     previous_digest: String,
     connections: u32,
     topics: Vec<From>,
+    overrides_ended: Vec<Ended>,
     #[serde(skip)]
     undo: Option<String>,
+}
+
+/// A swap or rollback that the file has undone.
+#[derive(Debug, Serialize)]
+struct Ended {
+    plugin: String,
+    digest: String,
+    next_digest: Option<String>,
 }
 
 /// First offset of a topic under the new generation.
@@ -153,7 +162,27 @@ impl Change {
             previous_digest: activated.previous_digest,
             connections: activated.clients,
             topics,
+            overrides_ended: activated.overrides_ended.into_iter().map(Ended::new).collect(),
             undo: plugin.map(|name| format!("tidegate plugins rollback {name}")),
+        }
+    }
+}
+
+impl Ended {
+    fn new(ended: OverrideEnded) -> Self {
+        let next_digest = Some(ended.next_digest).filter(|digest| !digest.is_empty());
+        Self { plugin: ended.plugin, digest: ended.digest, next_digest }
+    }
+}
+
+impl Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the override of {} is over: it ran {}, ", self.plugin, short(&self.digest))?;
+        match &self.next_digest {
+            Some(next) => {
+                write!(f, "plugins.toml has {} (back: tidegate plugins rollback {})", short(next), self.plugin)
+            }
+            None => f.write_str("plugins.toml has no such plugin any more"),
         }
     }
 }
@@ -181,7 +210,8 @@ impl Display for Change {
         // Counted when the change was live: a change disconnects nobody. A peer that vanished without a word counts until
         // its connection times out.
         write!(f, " · open connections: {} · generation {}", self.connections, self.generation)?;
-        self.undo.as_ref().map_or(Ok(()), |undo| write!(f, " (rollback: {undo})"))
+        self.undo.as_ref().map_or(Ok(()), |undo| write!(f, " (rollback: {undo})"))?;
+        self.overrides_ended.iter().try_for_each(|ended| write!(f, "\n{ended}"))
     }
 }
 
@@ -289,6 +319,27 @@ mod tests {
             Change::new(Activated { unchanged: true, generation: 4, ..Default::default() }, None).to_string(),
             "nothing changed · generation 4 stays live"
         );
+    }
+
+    #[test]
+    fn a_reload_names_the_overrides_it_ends() {
+        let ended = |plugin: &str, next_digest: &str| OverrideEnded {
+            plugin: plugin.into(),
+            digest: "sha256:0123456789abcdef".into(),
+            next_digest: next_digest.into(),
+        };
+        let overrides_ended = vec![ended("mask", "sha256:ffffffffffffffff"), ended("gate", "")];
+        let change = Change::new(Activated { overrides_ended, ..activated(&[("a", 1)]) }, None);
+        assert_eq!(
+            change.to_string(),
+            "live from a@1 · open connections: 3 · generation 12\n\
+             the override of mask is over: it ran sha256:0123456789ab, plugins.toml has sha256:ffffffffffff \
+             (back: tidegate plugins rollback mask)\n\
+             the override of gate is over: it ran sha256:0123456789ab, plugins.toml has no such plugin any more"
+        );
+        let json = serde_json::to_value(&change).expect("plain data");
+        assert_eq!(json["overrides_ended"][0]["plugin"], "mask");
+        assert_eq!(json["overrides_ended"][1]["next_digest"], serde_json::Value::Null);
     }
 
     #[test]

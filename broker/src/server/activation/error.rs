@@ -2,7 +2,7 @@
 
 use tidegate_protocol::{error::Code, wire::Failure};
 
-use super::record::RecordError;
+use super::{DesiredError, record::RecordError};
 use crate::{
     hooks::LoadError,
     shard::{Refusal, ShardError},
@@ -36,7 +36,7 @@ pub enum ActivationError {
     Load(#[from] LoadError),
     /// `plugins.toml` does not hold.
     #[error("{0}")]
-    Config(String),
+    Config(DesiredError),
     /// The broker was started without a `plugins.toml`.
     #[error("this broker was started without a plugins.toml: start it with --plugins FILE")]
     NoFile,
@@ -90,6 +90,14 @@ impl ActivationError {
             Self::Refused { code, .. } => *code,
             Self::NotDurable(error) => error.code(),
             Self::Record { .. } | Self::Interrupted => Code::Internal,
+        }
+    }
+
+    /// Without what it means for a broker that runs.
+    pub fn in_short(&self) -> String {
+        match self {
+            Self::Config(error) => error.short.clone(),
+            other => other.to_string(),
         }
     }
 

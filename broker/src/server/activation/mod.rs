@@ -12,6 +12,7 @@ mod record;
 mod start;
 mod tell;
 mod tenant;
+mod wanted;
 
 use std::{
     collections::BTreeMap,
@@ -23,6 +24,7 @@ use tidegate_protocol::{
     topic::TopicPattern,
     wire::{self, TopicInfo},
 };
+use tokio::sync::MutexGuard;
 use tracing::warn;
 
 pub use self::{
@@ -34,6 +36,7 @@ pub use self::{
 use self::{
     record::Record,
     tenant::{Prepared, State, Tools},
+    wanted::Wanted,
 };
 pub(super) use self::{start::Parts, tell::placement};
 use crate::{
@@ -58,33 +61,9 @@ struct Inner {
     tools: Tools,
     source: Option<Arc<dyn DesiredSource>>,
     tenants: BTreeMap<String, Arc<Tenant>>,
-    /// What `plugins.toml` said when it was last read.
-    desired: Mutex<Arc<Wanted>>,
+    /// What is known of `plugins.toml`.
+    wanted: Mutex<Arc<Wanted>>,
     metrics: Arc<Metrics>,
-}
-
-/// Desired state as far as it is known.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Wanted {
-    /// The broker was started without a file.
-    Nothing,
-    /// The file holds.
-    Specs { tenants: BTreeMap<String, TenantSpec>, order: Vec<String> },
-    /// The file does not hold.
-    Broken(String),
-}
-
-impl Wanted {
-    fn of(desired: &Desired) -> Self {
-        Self::Specs { tenants: desired.tenants.clone(), order: desired.order.clone() }
-    }
-
-    fn plugin(&self, tenant: &str, name: &str) -> Option<&PluginSpec> {
-        match self {
-            Self::Specs { tenants, .. } => tenants.get(tenant)?.plugins.get(name),
-            Self::Nothing | Self::Broken(_) => None,
-        }
-    }
 }
 
 impl Activation {
@@ -99,11 +78,11 @@ impl Activation {
     }
 
     fn wanted(&self) -> Arc<Wanted> {
-        Arc::clone(&self.inner.desired.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.inner.wanted.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn want(&self, wanted: Wanted) {
-        *self.inner.desired.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(wanted);
+        *self.inner.wanted.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(wanted);
     }
 
     /// Replaces a plugin's component. `based_on` 0 = whatever is live.
@@ -187,34 +166,50 @@ impl Activation {
             locked.push((Arc::clone(tenant), tenant.state.lock().await));
         }
         check_base(caller, based_on)?;
+        let reloaded = self.reload_locked(source, caller, &mut locked).await;
+        if let Err(error) = &reloaded {
+            self.want(self.wanted().refused(error.in_short()));
+        }
+        reloaded
+    }
+
+    async fn reload_locked(
+        &self,
+        source: Arc<dyn DesiredSource>,
+        caller: &Arc<Tenant>,
+        locked: &mut [(Arc<Tenant>, MutexGuard<'_, State>)],
+    ) -> Result<wire::Activated, ActivationError> {
         let desired = tokio::task::spawn_blocking(move || source.load())
             .await
             .map_err(|_| ActivationError::Interrupted)?
-            .map_err(|error| ActivationError::Config(error.full))?;
+            .map_err(ActivationError::Config)?;
         let desired = Arc::new(desired);
         self.warn(&desired);
         let nothing = TenantSpec::default();
-        let mut changes: Vec<Option<Prepared>> = Vec::new();
-        for (tenant, state) in &locked {
+        let mut changes = Vec::new();
+        for (tenant, state) in &*locked {
             let next = state.record.merged(desired.tenants.get(&*tenant.name).unwrap_or(&nothing));
             changes.push(if next.spec == state.record.spec {
                 None
             } else {
-                let blobs = Arc::clone(&desired);
-                Some(self.prepare(tenant, state, next, move |digest| blobs.blobs.get(digest).cloned()).await?)
+                let (blobs, ended) = (Arc::clone(&desired), state.record.overrides_ended(&next));
+                let bytes = move |digest: &str| blobs.blobs.get(digest).cloned();
+                Some((self.prepare(tenant, state, next, bytes).await?, ended))
             });
         }
         // Every check of every tenant has passed: from here on only the log can fail.
         let mut answer = None;
-        for ((tenant, state), prepared) in locked.iter_mut().zip(changes) {
-            let Some(prepared) = prepared else { continue };
+        for ((tenant, state), change) in locked.iter_mut().zip(changes) {
+            let Some((prepared, ended)) = change else { continue };
             let activated = tenant.activate(&self.inner.tools.shard, state, prepared).await?;
+            tell_ended(tenant, &ended);
             if Arc::ptr_eq(tenant, caller) {
                 let patterns = patterns_of(&state.record.spec, None);
-                answer = Some(self.activated(&activated, &patterns, String::new(), String::new()));
+                let activated = self.activated(&activated, &patterns, String::new(), String::new());
+                answer = Some(wire::Activated { overrides_ended: ended, ..activated });
             }
         }
-        self.want(Wanted::of(&desired));
+        self.want(Wanted::held(&desired));
         Ok(answer.unwrap_or_else(|| self.unchanged(caller, String::new())))
     }
 
@@ -250,6 +245,7 @@ impl Activation {
             previous_digest,
             clients: self.clients(),
             unchanged: false,
+            overrides_ended: Vec::new(),
         }
     }
 
@@ -286,6 +282,13 @@ impl Activation {
         for tenant in desired.tenants.keys().filter(|tenant| !self.inner.tenants.contains_key(*tenant)) {
             warn!(tenant = %tenant, "plugins.toml has chains for a tenant that nobody can speak for");
         }
+    }
+}
+
+/// An operator's swap that the file undoes is not undone in silence.
+fn tell_ended(tenant: &Tenant, ended: &[wire::OverrideEnded]) {
+    for wire::OverrideEnded { plugin, digest, next_digest } in ended {
+        warn!(tenant = &*tenant.name, plugin, digest, next_digest, "plugins.toml ends an override of the command line");
     }
 }
 

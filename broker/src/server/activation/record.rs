@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use tidegate_protocol::wire::OverrideEnded;
 
 use crate::hooks::spec::{PluginSpec, Source, TenantSpec};
 
@@ -81,6 +82,20 @@ impl Record {
             merged.spec.plugins.insert(name.clone(), next);
         }
         merged
+    }
+
+    /// Overrides of the command line that end when another record becomes live, and are not what that has in their place.
+    pub(super) fn overrides_ended(&self, next: &Self) -> Vec<OverrideEnded> {
+        let ended = |(name, have): (&String, &PluginSpec)| {
+            let next = next.spec.plugins.get(name);
+            let goes_on = next.is_some_and(|next| next.source == Source::Swap || same_version(have, next));
+            (have.source == Source::Swap && !goes_on).then(|| OverrideEnded {
+                plugin: name.clone(),
+                digest: have.digest.clone(),
+                next_digest: next.map(|next| next.digest.clone()).unwrap_or_default(),
+            })
+        };
+        self.spec.plugins.iter().filter_map(ended).collect()
     }
 
     /// With another component for one plugin, or `None` if it is not configured. `desired` is the file's entry.
@@ -229,8 +244,14 @@ mod tests {
         assert_eq!(runs(&reloaded, "a").on_fetch_failure, Policy::Open);
         assert_eq!(reloaded.previous.get("a").map(|spec| spec.digest.as_str()), Some("1"));
         assert_eq!(reloaded.previous.get("b").map(|spec| spec.digest.as_str()), Some("5"));
+        assert_eq!(swapped.overrides_ended(&reloaded), []);
         // Its own entry changes.
         let applied = reloaded.merged(&spec(&[("a", plugin("3", "w"))]));
+        let ended = |next: &str| OverrideEnded { plugin: "a".into(), digest: "2".into(), next_digest: next.into() };
+        assert_eq!(reloaded.overrides_ended(&applied), [ended("3")]);
+        assert_eq!(reloaded.overrides_ended(&reloaded.merged(&spec(&[]))), [ended("")], "its entry is gone");
+        let adopted = reloaded.merged(&spec(&[("a", plugin("2", "v"))]));
+        assert_eq!(reloaded.overrides_ended(&adopted), [], "the file has taken it over");
         assert_eq!((runs(&applied, "a").digest.as_str(), runs(&applied, "a").source), ("3", Source::File));
         assert_eq!(applied.previous.get("a").map(|spec| spec.digest.as_str()), Some("2"));
         assert!(!applied.spec.plugins.contains_key("b") && !applied.previous.contains_key("b"));

@@ -2,11 +2,12 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use super::{
-    Activation, ActivationError, Desired, DesiredSource, Inner, Wanted,
+    Activation, ActivationError, Desired, DesiredError, DesiredSource, Inner, Wanted,
     record::Record,
+    tell_ended,
     tenant::{State, Tenant, Tools},
 };
 use crate::{
@@ -49,21 +50,42 @@ impl Activation {
         let any = found.values().any(|found| found.generation > 0);
         let (wanted, desired) = match desired {
             None => (Wanted::Nothing, None),
-            Some(Ok(desired)) => (Wanted::of(&desired), Some(Arc::new(desired))),
+            Some(Ok(desired)) => (Wanted::held(&desired), Some(Arc::new(desired))),
             Some(Err(broken)) if any => {
                 error!(error = %broken.short, "plugins.toml does not hold: the last generation goes on");
-                (Wanted::Broken(broken.short), None)
+                (Wanted::Nothing.refused(broken.short), None)
             }
-            Some(Err(broken)) => return Err(ActivationError::Config(broken.short)),
+            // None runs yet: there is nothing that goes on unchanged.
+            Some(Err(DesiredError { short, .. })) => {
+                return Err(ActivationError::Config(DesiredError { full: short.clone(), short }));
+            }
         };
         let tenants = resume(&tools, found).await?;
-        let inner = Inner { tools, source, tenants, desired: std::sync::Mutex::new(Arc::new(wanted)), metrics };
-        let activation = Self { inner: Arc::new(inner) };
+        let wanted = std::sync::Mutex::new(Arc::new(wanted));
+        let activation = Self { inner: Arc::new(Inner { tools, source, tenants, wanted, metrics }) };
+        if activation.inner.source.is_none() {
+            activation.warn_without_file();
+        }
         if let Some(desired) = desired {
             activation.warn(&desired);
             activation.apply(&desired).await?;
         }
         Ok(activation)
+    }
+
+    fn warn_without_file(&self) {
+        for tenant in self.tenants() {
+            let generation = tenant.live.now();
+            let (number, plugins) = (generation.number(), generation.spec().plugins.len());
+            if plugins > 0 {
+                warn!(
+                    tenant = &*tenant.name,
+                    generation = number,
+                    plugins,
+                    "no plugins.toml is given: the last generation goes on"
+                );
+            }
+        }
     }
 
     /// Applies the file to each tenant. One that fails goes on with its last generation, if it has one.
@@ -79,7 +101,7 @@ impl Activation {
                 Ok(()) => {}
                 Err(failed) if tenant.generation() > 0 => {
                     error!(tenant = &*tenant.name, error = %failed, "plugins.toml cannot be applied: the last generation goes on");
-                    self.want(Wanted::Broken(failed.to_string()));
+                    self.want(self.wanted().refused(failed.in_short()));
                 }
                 Err(failed) => return Err(failed),
             }
@@ -94,9 +116,10 @@ impl Activation {
         next: Record,
         desired: &Arc<Desired>,
     ) -> Result<(), ActivationError> {
-        let blobs = Arc::clone(desired);
+        let (blobs, ended) = (Arc::clone(desired), state.record.overrides_ended(&next));
         let prepared = self.prepare(tenant, state, next, move |digest| blobs.blobs.get(digest).cloned()).await?;
         tenant.activate(&self.inner.tools.shard, state, prepared).await?;
+        tell_ended(tenant, &ended);
         Ok(())
     }
 }

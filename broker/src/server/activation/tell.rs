@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate_protocol::wire::{Chain, ChainPosition, PluginInfo, Plugins};
 
-use super::{Activation, Tenant, Wanted, record::drift};
+use super::{Activation, Tenant};
 use crate::hooks::{
     Generation, Hook, Placement, PositionInfo,
     spec::{Budget, PluginSpec, Policy, Rejection, Source},
@@ -15,15 +15,13 @@ impl Activation {
     pub fn list(&self, tenant: &Tenant) -> Plugins {
         let generation = tenant.live.now();
         let wanted = self.wanted();
-        let order = |name: &String| match &*wanted {
-            Wanted::Specs { order, .. } => order.iter().position(|known| known == name).unwrap_or(usize::MAX),
-            Wanted::Nothing | Wanted::Broken(_) => usize::MAX,
-        };
         let mut names: Vec<&String> = generation.spec().plugins.keys().collect();
-        names.sort_by_key(|name| order(name));
+        names.sort_by_key(|name| wanted.place(name));
         let info = |name: &String| {
             let spec = generation.spec().plugins.get(name)?;
-            Some(plugin_info(&generation, name, spec, drift_of(&wanted, &tenant.name, name, spec)))
+            let lines = [wanted.drift(&tenant.name, name, spec), wanted.refusal()];
+            let lines: Vec<_> = lines.into_iter().filter(|line| !line.is_empty()).collect();
+            Some(plugin_info(&generation, name, spec, lines.join("; ")))
         };
         Plugins { plugins: names.into_iter().filter_map(info).collect(), generation: generation.number() }
     }
@@ -31,14 +29,12 @@ impl Activation {
     /// Where what runs differs from the file, over all tenants; one line each.
     pub fn drift(&self) -> Vec<String> {
         let wanted = self.wanted();
-        let mut lines = Vec::new();
-        if let Wanted::Broken(reason) = &*wanted {
-            lines.push(format!("plugins.toml does not hold: {reason}"));
-            return lines;
-        }
+        let refusal = wanted.refusal();
+        let mut lines: Vec<String> =
+            Some(format!("plugins.toml: {refusal}")).filter(|_| !refusal.is_empty()).into_iter().collect();
         for tenant in self.tenants() {
             for (name, spec) in &tenant.live.now().spec().plugins {
-                let line = drift_of(&wanted, &tenant.name, name, spec);
+                let line = wanted.drift(&tenant.name, name, spec);
                 if !line.is_empty() {
                     lines.push(format!("tenant {}: plugin {name}: {line}", tenant.name));
                 }
@@ -74,14 +70,6 @@ impl Activation {
             rejection: rejection.to_owned(),
             required: generation.required(topic),
         }
-    }
-}
-
-fn drift_of(wanted: &Wanted, tenant: &str, name: &str, runs: &PluginSpec) -> String {
-    match wanted {
-        Wanted::Nothing => String::new(),
-        Wanted::Broken(reason) => format!("plugins.toml does not hold: {reason}"),
-        Wanted::Specs { .. } => drift(runs, wanted.plugin(tenant, name)),
     }
 }
 

@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 
 use bytes::Bytes;
 use tidegate_client::{Code, Connection, ConsumerOptions, Outcome};
+use tidegate_protocol::wire::OverrideEnded;
 
 use crate::{
     config::{
@@ -156,6 +157,73 @@ async fn a_swap_outlives_restarts_and_is_drift() {
     let back = connection.admin().rollback("gate", 2).await.expect("rolled back");
     assert_eq!((back.digest, back.generation), (digest(&guest(1)), 3));
     produce(&connection, "a/1", ["v".to_owned()]).await;
+    running.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edit_that_ends_an_override_says_so() {
+    let site = Site::new();
+    let running = site.start().await;
+    let connection = Site::operator(&running).await;
+    let admin = connection.admin();
+    admin.swap("gate", guest(2).into(), 0).await.expect("swapped");
+    let ended = |next: u8| OverrideEnded {
+        plugin: "gate".to_owned(),
+        digest: digest(&guest(2)),
+        next_digest: digest(&guest(next)),
+    };
+    // A line of another entry ends nothing.
+    let edited = format!("{FILE}[[chain]]\ntopics = \"b\"\nproduce = [\"gate\"]\n");
+    site.write("plugins.toml", edited.as_bytes());
+    assert_eq!(admin.reload(0).await.expect("reloaded").overrides_ended, []);
+    assert_eq!(Site::state(&connection).await.0, digest(&guest(2)));
+    site.write("gate.wasm", &guest(3));
+    assert_eq!(admin.reload(0).await.expect("reloaded").overrides_ended, [ended(3)]);
+    assert_eq!(admin.rollback("gate", 0).await.expect("rolled back").digest, digest(&guest(2)), "it is not lost");
+    running.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_was_refused_is_drift_until_it_is_taken() {
+    let site = Site::new();
+    let running = site.start().await;
+    let connection = Site::operator(&running).await;
+    let admin = connection.admin();
+    let drift = async || Site::state(&connection).await.2;
+    for (text, reason) in [
+        (format!("{FILE}[defualts]\n"), "unknown key \"defualts\""),
+        (FILE.replace("gate.wasm", "bad.wasm"), "not WebAssembly"),
+    ] {
+        site.write("bad.wasm", b"this is no component");
+        site.write("plugins.toml", text.as_bytes());
+        let error = admin.reload(0).await.expect_err("refused");
+        let told = drift().await;
+        assert!(told.starts_with("file differs and was refused: ") && told.contains(reason), "{told}, {error}");
+        assert_eq!(running.broker.activation.drift().len(), 1);
+    }
+    // An override beside it is told as well.
+    admin.swap("gate", guest(2).into(), 0).await.expect("swapped");
+    let told = drift().await;
+    assert!(told.starts_with("runs sha256:") && told.contains("; file differs and was refused: "), "{told}");
+    assert_eq!(code(admin.reload(99).await.expect_err("refused")), Code::GenerationChanged);
+    site.write("plugins.toml", FILE.as_bytes());
+    assert!(admin.reload(0).await.expect("taken").unchanged);
+    let told = drift().await;
+    assert!(told.starts_with("runs sha256:") && !told.contains("refused"), "{told}");
+    running.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_generation_without_a_file_is_drift() {
+    let site = Site::new();
+    let running = site.start().await;
+    running.shutdown().await;
+    let running = start(&site.dir.path().join("data"), |_| {}).await;
+    let connection = Site::operator(&running).await;
+    let (runs, source, drift, generation) = Site::state(&connection).await;
+    assert_eq!((runs, source.as_str(), generation), (digest(&guest(1)), "file", 1));
+    assert_eq!(drift, "no plugins.toml is given: it goes on as it was last activated");
+    assert_eq!(code(connection.admin().reload(0).await.expect_err("no file")), Code::ConfigInvalid);
     running.shutdown().await;
 }
 
