@@ -6,7 +6,7 @@ use std::{
     collections::{BTreeMap, VecDeque},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -17,7 +17,7 @@ use tidegate_tests::{
     broker::{Site, component},
     ledger::places,
     raw::{self, Client, Fetched, Part, Send},
-    wait::{count, test, within},
+    wait::{count, test, until},
 };
 use tokio::task::JoinSet;
 
@@ -30,9 +30,11 @@ const TOPICS: u64 = 2;
 const IN_FLIGHT: usize = 6;
 
 const PLUGINS: &str = r#"
+# The test is about swaps: a machine that stands still for 100 ms (the wall cap of the default budget) must not end it.
 [plugin.stamp]
 from   = "stamp-v1.wasm"
 grants = ["log"]
+budget = { cpu = "1s" }
 
 [[chain]]
 topics  = "swap/*"
@@ -45,6 +47,8 @@ struct Seen {
     acked: AtomicU64,
     /// Longest time between two acks of one producer, microseconds.
     gap_us: AtomicU64,
+    /// All producers are done.
+    over: AtomicBool,
 }
 
 /// Sends `batches` batches; every record says who sent it and as which one.
@@ -127,6 +131,41 @@ async fn swap(admin: &Client, version: &str, based_on: u64) -> Activated {
     }
 }
 
+/// Swaps again and again, each after its share of the records.
+async fn swap_all(
+    admin: &Client,
+    mut generation: u64,
+    swaps: u64,
+    total: u64,
+    clients: usize,
+    seen: &Seen,
+) -> Vec<Activated> {
+    let mut activations: Vec<Activated> = Vec::new();
+    for at in 0..swaps {
+        let share = at * total / (swaps + 1);
+        until(LIMIT, format!("{share} records"), async || {
+            (seen.acked.load(Ordering::SeqCst) >= share || seen.over.load(Ordering::SeqCst)).then_some(())
+        })
+        .await;
+        let activated = swap(admin, if at % 2 == 0 { "stamp-v2" } else { "stamp-v1" }, generation).await;
+        assert_eq!(activated.generation, generation + 1, "{activated:?}");
+        assert!(!activated.unchanged && activated.digest != activated.previous_digest, "{activated:?}");
+        assert_eq!(activated.clients as usize, clients, "nobody was disconnected");
+        generation = activated.generation;
+        activations.push(activated);
+    }
+    activations
+}
+
+/// What all tasks give. Panics as soon as one of them does.
+async fn all<T: 'static>(tasks: &mut JoinSet<T>) -> Vec<T> {
+    let mut done = Vec::new();
+    while let Some(task) = tasks.join_next().await {
+        done.push(task.unwrap());
+    }
+    done
+}
+
 #[test]
 fn a_swap_under_load_loses_and_doubles_nothing() {
     test(LIMIT, async {
@@ -140,7 +179,7 @@ fn a_swap_under_load_loses_and_doubles_nothing() {
             |topic: u64| (0..PRODUCERS).filter(|at| at % TOPICS == topic).count() as u64 * batches * BATCH as u64;
 
         let seen = Arc::new(Seen::default());
-        let (mut clients, mut producers, mut followers) = (Vec::new(), JoinSet::new(), Vec::new());
+        let (mut clients, mut producers, mut followers) = (Vec::new(), JoinSet::new(), JoinSet::new());
         for producer in 0..PRODUCERS {
             let client = Arc::new(Client::new(broker.addr).await);
             clients.push(client.clone());
@@ -149,37 +188,25 @@ fn a_swap_under_load_loses_and_doubles_nothing() {
         for topic in 0..TOPICS {
             let client = Arc::new(Client::new(broker.addr).await);
             clients.push(client.clone());
-            followers.push(tokio::spawn(follow(client, format!("swap/{topic}"), records(topic))));
+            let records = records(topic);
+            followers.spawn(async move { (topic, follow(client, format!("swap/{topic}"), records).await) });
         }
 
+        let start = Instant::now();
         let admin = Client::admin(broker.addr, &site.data()).await;
-        let mut activations: Vec<Activated> = Vec::new();
-        let (mut generation, start) = (broker.generation, Instant::now());
-        for at in 0..swaps {
-            // Spread over the load: each swap waits for its share of the records.
-            let share = at * total / (swaps + 1);
-            tidegate_tests::wait::until(LIMIT, format!("{share} records"), async || {
-                (seen.acked.load(Ordering::SeqCst) >= share || producers.is_empty()).then_some(())
-            })
-            .await;
-            let activated = swap(&admin, if at % 2 == 0 { "stamp-v2" } else { "stamp-v1" }, generation).await;
-            assert_eq!(activated.generation, generation + 1, "{activated:?}");
-            assert!(!activated.unchanged && activated.digest != activated.previous_digest, "{activated:?}");
-            assert_eq!(activated.clients as usize, clients.len() + 1, "nobody was disconnected");
-            generation = activated.generation;
-            activations.push(activated);
-        }
-        while let Some(produced) = within(LIMIT, "the producers", producers.join_next()).await {
-            produced.unwrap();
-        }
-        let seconds = start.elapsed().as_secs_f64();
+        let swapping = swap_all(&admin, broker.generation, swaps, total, clients.len() + 1, &seen);
+        // A task that fails ends the test there and then: nobody waits for records that will not come.
+        let producing = async {
+            all(&mut producers).await;
+            seen.over.store(true, Ordering::SeqCst);
+            start.elapsed().as_secs_f64()
+        };
+        let (activations, seconds, mut followed) = tokio::join!(swapping, producing, all(&mut followers));
         for client in &clients {
             assert!(client.connection.close_reason().is_none(), "a client was disconnected");
         }
-        let mut followed = Vec::new();
-        for follower in followers {
-            followed.push(within(LIMIT, "a follower", follower).await.unwrap());
-        }
+        followed.sort_by_key(|(topic, _)| *topic);
+        let followed: Vec<Followed> = followed.into_iter().map(|(_, followed)| followed).collect();
         check(&followed, &activations, batches);
         let gap = Duration::from_micros(seen.gap_us.load(Ordering::SeqCst));
         assert!(gap < Duration::from_secs(10), "an ack took {gap:?}");
