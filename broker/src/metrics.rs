@@ -92,6 +92,15 @@ pub struct Records {
     pub diverted: Counter,
 }
 
+/// Where readers' bytes came from.
+#[derive(Debug, Default)]
+pub struct Reads {
+    /// Memory: the reader keeps up.
+    pub tail: Counter,
+    /// WAL files and segments: it does not.
+    pub disk: Counter,
+}
+
 /// All counts of one broker.
 #[derive(Debug)]
 pub struct Metrics {
@@ -113,6 +122,8 @@ pub struct Metrics {
     pub fetch_records: Counter,
     /// Bytes of their bodies.
     pub fetch_bytes: Counter,
+    /// Stretches of the log read for readers.
+    pub fetch_reads: Reads,
     /// Fetch chains that failed and were tried again.
     pub fetch_retries: Counter,
     /// Connections open.
@@ -143,6 +154,7 @@ impl Default for Metrics {
             fetch_batches: Counter::default(),
             fetch_records: Counter::default(),
             fetch_bytes: Counter::default(),
+            fetch_reads: Reads::default(),
             fetch_retries: Counter::default(),
             connections: std::sync::Arc::default(),
             connections_refused: Counter::default(),
@@ -196,6 +208,14 @@ impl Metrics {
         text.counter("tidegate_fetch_batches_total", "Batches given to readers.", self.fetch_batches.value());
         text.counter("tidegate_fetch_records_total", "Records given to readers.", self.fetch_records.value());
         text.counter("tidegate_fetch_bytes_total", "Bytes of bodies given to readers.", self.fetch_bytes.value());
+        text.family(
+            "tidegate_fetch_reads_total",
+            "counter",
+            "Stretches of the log read for readers, by where they lay.",
+        );
+        for (from, counter) in [("tail", &self.fetch_reads.tail), ("disk", &self.fetch_reads.disk)] {
+            text.sample("tidegate_fetch_reads_total", &[("from", from)], counter.value());
+        }
         text.counter("tidegate_fetch_retries_total", "Fetch chains that failed.", self.fetch_retries.value());
         text.gauge("tidegate_connections", "Connections open.", self.connections.value());
         text.counter(

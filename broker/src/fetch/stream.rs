@@ -172,20 +172,34 @@ impl<'a> Scan<'a> {
 
     /// Reads and sends the next stretch of the log.
     async fn read(&mut self, sink: &mut impl Sink) -> Result<(), End> {
-        let reader = self.reader.clone();
+        let (reader, matcher) = (self.reader.clone(), Arc::clone(&self.matcher));
         let (from_lsn, bytes_max) = (self.next_lsn, self.fetch.config.read_bytes);
-        let run = match (&self.key, self.key_topic) {
-            (Some(key), Some(topic)) => {
-                let read = reader.read_key(from_lsn, bytes_max, topic, key.clone(), self.from_offset);
-                self.unless_stopped(read).await?
+        let key = self.key.clone().zip(self.key_topic);
+        let reads = &self.fetch.metrics.fetch_reads;
+        let tail = match &key {
+            Some((_, topic)) => reader.tail(from_lsn, bytes_max, |id| id == *topic),
+            None => reader.tail(from_lsn, bytes_max, |topic| matcher.wants(topic)),
+        };
+        let run = match (tail, key) {
+            (Some(run), _) => {
+                reads.tail.add(1);
+                run
             }
-            _ => {
-                let matcher = Arc::clone(&self.matcher);
-                let read = reader.read(from_lsn, bytes_max, move |topic| matcher.wants(topic));
-                self.unless_stopped(read).await?
+            (None, key) => {
+                reads.disk.add(1);
+                let run = match key {
+                    Some((key, topic)) => {
+                        let read = reader.disk_key(from_lsn, bytes_max, topic, key, self.from_offset);
+                        self.unless_stopped(read).await?
+                    }
+                    None => {
+                        let read = reader.disk(from_lsn, bytes_max, move |topic| matcher.wants(topic));
+                        self.unless_stopped(read).await?
+                    }
+                };
+                run.map_err(|error| failed(&error))?
             }
         };
-        let run = run.map_err(|error| failed(&error))?;
         for frame in run.frames {
             if frame.header.first_lsn >= self.end_lsn.unwrap_or(u64::MAX) {
                 break;

@@ -14,7 +14,7 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
 };
-use tracing::{debug, error};
+use tracing::{Instrument as _, debug, debug_span, error};
 
 use super::{
     Produce, Session, ack,
@@ -187,11 +187,17 @@ impl Produce {
             Ok(checked) => checked,
             Err(failure) => return Pending::Ready(ack::failed(failure)),
         };
+        let topic = checked.body.topic(0).unwrap_or_default();
+        let span = debug_span!("produce", topic, records = checked.body.len());
+        self.admit(session, &checked).instrument(span).await
+    }
+
+    async fn admit(&self, session: &Session, checked: &Checked) -> Pending {
         if let Some(known) = checked.producer.and_then(|stamp| self.known(session, stamp)) {
             return known;
         }
         for _ in 0..STALE_RUNS_MAX {
-            match self.run(session, &checked).await {
+            match self.run(session, checked).await {
                 Ok(pending) => return pending,
                 Err(live) => self.stale(live),
             }
@@ -200,7 +206,7 @@ impl Produce {
         }
         // Now no change may come between chain and sequencer.
         let _held = session.live.hold().await;
-        self.run(session, &checked).await.unwrap_or_else(|live| {
+        self.run(session, checked).await.unwrap_or_else(|live| {
             self.stale(live);
             let message = format!("generation {live} is live in the log and its chain is not");
             Pending::Ready(ack::failed(Failure::new(Code::Internal, message)))

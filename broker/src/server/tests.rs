@@ -269,26 +269,68 @@ async fn a_port_or_directory_in_use_is_told_at_once() {
     running.shutdown().await;
 }
 
+/// One page, as whoever asks for it gets it.
+async fn get(running: &Running, path: &str) -> String {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let addr = running.http_addr.expect("served");
+    let mut stream = tokio::net::TcpStream::connect(addr).await.expect("connected");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.expect("asked");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("answered");
+    answer
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_metric_is_documented_and_nothing_else_is() {
+    let dir = tempfile::tempdir().expect("dir");
+    let running = start(dir.path(), |config| config.memory = true).await;
+    let page = get(&running, "/metrics").await;
+    let mut served: Vec<_> = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")).map(str::to_owned).collect();
+    // Rows of a table: name, type, unit, labels, meaning.
+    let rows = include_str!("../../../docs/metrics.md").lines().filter_map(|line| line.strip_prefix("| `tidegate_"));
+    let mut documented: Vec<_> = rows
+        .map(|row| {
+            let cells: Vec<_> = row.split('|').map(str::trim).collect();
+            assert_eq!(cells.len(), 6, "{row}");
+            assert!(cells.iter().take(5).all(|cell| !cell.is_empty()), "{row}");
+            format!("tidegate_{} {}", cells.first().expect("six").trim_matches('`'), cells.get(1).expect("six"))
+        })
+        .collect();
+    served.sort_unstable();
+    documented.sort_unstable();
+    assert_eq!(served, documented, "docs/metrics.md against /metrics");
+    running.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_that_keep_up_are_told_from_those_that_do_not() {
+    let dir = tempfile::tempdir().expect("dir");
+    let running = start(dir.path(), |config| (config.tail_bytes, config.wal_file_bytes) = (64 << 10, 64 << 10)).await;
+    let connection = Connection::connect(options(&running)).await.expect("connected");
+    let reads = &running.metrics().fetch_reads;
+    produce(&connection, "t", ["first".to_owned()]).await;
+    assert_eq!(read(&connection, ConsumerOptions::new("t")).await.len(), 1);
+    assert_eq!((reads.tail.value(), reads.disk.value()), (1, 0));
+    for _ in 0..10 {
+        produce(&connection, "t", (0..10).map(|at| format!("{at} {}", "x".repeat(1_000)))).await;
+    }
+    assert_eq!(read(&connection, ConsumerOptions::new("t")).await.len(), 101);
+    assert!(reads.disk.value() > 0, "its first records are not in memory");
+    assert_eq!(running.metrics().fetch_records.value(), 102);
+    running.shutdown().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_for_probes() {
     let dir = tempfile::tempdir().expect("dir");
     let running = start(dir.path(), |_| {}).await;
     let connection = Connection::connect(options(&running)).await.expect("connected");
     produce(&connection, "t", ["v".to_owned()]).await;
-    let get = async |path: &str| {
-        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-        let addr = running.http_addr.expect("served");
-        let mut stream = tokio::net::TcpStream::connect(addr).await.expect("connected");
-        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.expect("asked");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.expect("answered");
-        answer
-    };
-    assert!(get("/health").await.starts_with("HTTP/1.1 200"));
-    let ready = get("/ready").await;
+    assert!(get(&running, "/health").await.starts_with("HTTP/1.1 200"));
+    let ready = get(&running, "/ready").await;
     assert!(ready.starts_with("HTTP/1.1 200") && ready.contains("\"ready\":true"), "{ready}");
-    let metrics = get("/metrics").await;
+    let metrics = get(&running, "/metrics").await;
     for line in ["tidegate_produce_records_total{status=\"appended\"} 1", "tidegate_connections 1", "tidegate_ready 1"]
     {
         assert!(metrics.lines().any(|there| there == line), "{line} in {metrics}");

@@ -25,32 +25,35 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Durable frames from an LSN on that touch a wanted topic; waits for none. The first may begin before the LSN.
-    /// `next_lsn` tells how far was looked: behind `from_lsn`, unless that is the durable end. Cancel-safe.
+    /// Durable frames from an LSN on that touch a wanted topic, out of memory; `None` if they are not there any more. The first
+    /// may begin before the LSN. `next_lsn` tells how far was looked: behind `from_lsn`, unless that is the durable end.
+    pub fn tail(&self, from_lsn: u64, bytes_max: usize, wanted: impl Fn(u64) -> bool) -> Option<Run> {
+        let mut run = self.core.log.tail(from_lsn, bytes_max)?;
+        run.frames.retain(|frame| frame.header.topics.iter().any(|topic| wanted(topic.id)));
+        Some(run)
+    }
+
+    /// The same off the disk. Cancel-safe.
     ///
     /// # Errors
     /// If the disk fails, what it holds is damaged, or the LSN is no longer kept.
-    pub async fn read(
+    pub async fn disk(
         &self,
         from_lsn: u64,
         bytes_max: usize,
         wanted: impl Fn(u64) -> bool + Send + Sync + 'static,
     ) -> Result<Run, ShardError> {
-        if let Some(mut run) = self.core.log.tail(from_lsn, bytes_max) {
-            run.frames.retain(|frame| frame.header.topics.iter().any(|topic| wanted(topic.id)));
-            return Ok(run);
-        }
         let log = self.core.log.clone();
         let turn = self.turn(from_lsn).await?;
         Ok(blocking("a read", turn, move || log.read(from_lsn, bytes_max, &wanted)).await??)
     }
 
-    /// As `read`, for the records of one key: out of segments only those, each in a frame of its own; behind them frames
+    /// As `disk`, for the records of one key: out of segments only those, each in a frame of its own; behind them frames
     /// that touch the topic, for the caller to look through. Cancel-safe.
     ///
     /// # Errors
-    /// As `read`.
-    pub async fn read_key(
+    /// As `disk`.
+    pub async fn disk_key(
         &self,
         from_lsn: u64,
         bytes_max: usize,
@@ -58,15 +61,13 @@ impl Reader {
         key: Bytes,
         from_offset: u64,
     ) -> Result<Run, ShardError> {
-        if self.core.log.tail(from_lsn, 1).is_none() {
-            let core = Arc::clone(&self.core);
-            let turn = self.turn(from_lsn).await?;
-            let read = move || core.read_key(from_lsn, bytes_max, StoredKey { topic_id, key: &key, from_offset });
-            if let Some(run) = blocking("a read by key", turn, read).await?? {
-                return Ok(run);
-            }
+        let core = Arc::clone(&self.core);
+        let turn = self.turn(from_lsn).await?;
+        let read = move || core.read_key(from_lsn, bytes_max, StoredKey { topic_id, key: &key, from_offset });
+        if let Some(run) = blocking("a read by key", turn, read).await?? {
+            return Ok(run);
         }
-        self.read(from_lsn, bytes_max, move |id| id == topic_id).await
+        self.disk(from_lsn, bytes_max, move |id| id == topic_id).await
     }
 
     /// For a read out of segments its turn: each may hold all blocks of a window. Others need none.

@@ -30,7 +30,7 @@ use crate::{
     clock::Clock,
     record::{Content, Rebuilt},
     storage::{
-        RealDisk, WalKind,
+        RealDisk, Run, WalKind,
         sim::{Mutant, SimDisk},
     },
 };
@@ -100,7 +100,7 @@ impl World {
         let mut frames = Vec::new();
         let mut lsn = 0;
         while lsn < reader.end() {
-            let run = reader.read(lsn, 10_000, |_| true).await.unwrap();
+            let run = read(&reader, lsn, 10_000, |_| true).await;
             lsn = run.next_lsn;
             frames.extend(run.frames);
         }
@@ -125,10 +125,35 @@ fn open(disk: Arc<dyn Disk>, dir: PathBuf, clock: &Arc<TestClock>, wal: WalKind)
         wal_file_bytes: 64 << 10,
         wal_files_full_max: 1,
         tail_bytes: 16 << 10,
+        queue_bytes_max: QUEUE_BYTES,
         ..storage::Config::new(dir)
     };
     let clock: SharedClock = Arc::<TestClock>::clone(clock);
     Shard::open(Config::default(), storage::Config { wal, ..small }, disk, clock).unwrap()
+}
+
+/// Bytes that may wait for the disk.
+const QUEUE_BYTES: usize = 1 << 20;
+
+/// What a reader reads: from memory if it is there.
+async fn read(
+    reader: &Reader,
+    lsn: u64,
+    bytes_max: usize,
+    wanted: impl Fn(u64) -> bool + Send + Sync + 'static,
+) -> Run {
+    match reader.tail(lsn, bytes_max, &wanted) {
+        Some(run) => run,
+        None => reader.disk(lsn, bytes_max, wanted).await.unwrap(),
+    }
+}
+
+/// The same for one key.
+async fn read_key(reader: &Reader, (lsn, bytes_max): (u64, usize), topic: u64, key: &str, from_offset: u64) -> Run {
+    match reader.tail(lsn, bytes_max, |id| id == topic) {
+        Some(run) => run,
+        None => reader.disk_key(lsn, bytes_max, topic, key.to_owned().into(), from_offset).await.unwrap(),
+    }
 }
 
 /// Waits for another thread without sleeping.

@@ -60,6 +60,8 @@ pub(super) struct World {
     dead: bool,
     /// Syncs of file data fail with EIO.
     syncs_fail: bool,
+    /// Syncs of file data do not come back.
+    syncs_held: bool,
     /// Bytes of all files that may exist; more is ENOSPC.
     bytes_max: Option<u64>,
 }
@@ -109,6 +111,12 @@ impl SimDisk {
 
     pub(crate) fn fail_syncs(&self, fail: bool) {
         self.lock().syncs_fail = fail;
+    }
+
+    /// Lets no sync of file data come back until the guard is dropped.
+    pub(crate) fn hold_syncs(&self) -> HeldSyncs {
+        self.lock().syncs_held = true;
+        HeldSyncs(self.clone())
     }
 
     /// Lets the files have so many bytes more than now.
@@ -165,6 +173,16 @@ impl SimDisk {
         drop(other);
         fork.objects.copy_from(&self.objects);
         fork
+    }
+}
+
+/// See [`SimDisk::hold_syncs`].
+#[derive(Debug)]
+pub(crate) struct HeldSyncs(SimDisk);
+
+impl Drop for HeldSyncs {
+    fn drop(&mut self) {
+        self.0.lock().syncs_held = false;
     }
 }
 
@@ -373,6 +391,9 @@ impl DiskFile for SimFile {
         if goes_on { Ok(()) } else { Err(power_off()) }
     }
     fn sync_data(&self) -> io::Result<()> {
+        while lock(&self.world).syncs_held {
+            std::thread::yield_now();
+        }
         let mut world = lock(&self.world);
         world.alive_in(self.life)?;
         if world.syncs_fail {

@@ -25,7 +25,7 @@ async fn while_nothing_becomes_durable_nothing_is_told() {
     assert_eq!(world.shard.topic(world.tenant, "b"), None);
     assert_eq!(world.next_offset("a"), 1);
     assert_eq!(world.shard.reader().end(), end);
-    assert!(world.shard.reader().read(end, 1000, |_| true).await.unwrap().frames.is_empty());
+    assert!(read(&world.shard.reader(), end, 1000, |_| true).await.frames.is_empty());
     assert!(world.shard.reader().wait(end).await.is_err());
     assert_eq!(world.shard.append(world.batch(&[("a", "k", "5")])).unwrap_err().code().name(), "STORAGE_FAILED");
     assert!(world.shard.failed().is_some());
@@ -93,13 +93,13 @@ async fn a_reader_follows_in_memory_and_one_that_fell_behind_reads_the_disk() {
     world.push_out_of_memory().await;
     let id = world.shard.topic(world.tenant, "b").unwrap().id;
     let from = reader.lsn_of(id, 0).unwrap();
-    let run = reader.read(from, 1, move |topic| topic == id).await.unwrap();
+    let run = read(&reader, from, 1, move |topic| topic == id).await;
     assert_eq!(run.frames.len(), 1);
     let filler = world.shard.topic(world.tenant, "filler").unwrap();
     let mut offsets = Vec::new();
     let mut lsn = reader.lsn_of(filler.id, 0).unwrap();
     while lsn < reader.end() {
-        let run = reader.read(lsn, 5_000, move |topic| topic == filler.id).await.unwrap();
+        let run = read(&reader, lsn, 5_000, move |topic| topic == filler.id).await;
         assert!(run.next_lsn > lsn);
         lsn = run.next_lsn;
         let positions = run.frames.iter().flat_map(|frame| frame.positions().collect::<Vec<_>>());
@@ -138,4 +138,36 @@ fn open_and_close_need_no_runtime_around_them_and_mind_none() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     drop(World::new());
     runtime.block_on(async { drop(World::new()) });
+}
+
+/// The bound behind every other one: more than this never waits for a disk that is too slow.
+#[tokio::test]
+async fn a_full_queue_refuses_whole_batches_and_leaves_nothing_of_them() {
+    let world = World::new();
+    world.put(&[("t", "k", "first")]).await;
+    let held = world.disk.hold_syncs();
+    let value = "x".repeat(40_000);
+    let mut tickets = Vec::new();
+    let refusal = loop {
+        match world.shard.append(world.batch(&[("t", "k", &value)])) {
+            Ok(ticket) => tickets.push(ticket),
+            Err(refusal) => break refusal,
+        }
+    };
+    assert_eq!(refusal.code().name(), "OVERLOADED");
+    assert!(refusal.wait().is_none(), "told at once");
+    let queued = world.shard.queued_bytes();
+    assert!(queued <= QUEUE_BYTES && queued > QUEUE_BYTES - 45_000, "{queued}");
+    let other = world.shard.append(world.batch(&[("other", "k", &value)])).unwrap_err();
+    assert_eq!(other.code().name(), "OVERLOADED");
+    drop(held);
+    let mut next = 1;
+    for ticket in tickets {
+        let appended = ticket.durable().await.unwrap();
+        assert!(matches!(appended.runs[..], [AckedRun::Appended { first_offset, .. }] if first_offset == next));
+        next += 1;
+    }
+    world.put(&[("t", "k", "last")]).await;
+    assert_eq!(world.next_offset("t"), next + 1, "what was refused took no offset");
+    assert!(world.shard.topic(world.tenant, "other").is_none(), "nor a topic");
 }

@@ -23,7 +23,7 @@ async fn read(world: &World, topic: u64, key: &'static str, from_lsn: u64, bytes
     let reader = world.shard.reader();
     let (mut lsn, mut from_offset, mut all) = (from_lsn, 0, Seen::new());
     while lsn < reader.end() {
-        let run = reader.read_key(lsn, bytes_max, topic, key.into(), from_offset).await.unwrap();
+        let run = read_key(&reader, (lsn, bytes_max), topic, key, from_offset).await;
         assert!(run.next_lsn > lsn, "progress at {lsn}");
         all.extend(seen(&run.frames, topic, key.as_bytes(), lsn));
         from_offset = all.last().map_or(0, |(offset, ..)| offset + 1);
@@ -70,7 +70,7 @@ async fn a_key_in_history_costs_its_records_and_not_the_topic() {
     world.put(&[("filler", "first", "1")]).await;
     world.push_out_of_memory().await;
     let topic = world.shard.topic(world.tenant, "filler").unwrap().id;
-    let run = world.shard.reader().read_key(0, 1 << 20, topic, "first".into(), 0).await.unwrap();
+    let run = read_key(&world.shard.reader(), (0, 1 << 20), topic, "first", 0).await;
     assert_eq!(run.frames.len(), 1, "one record, one frame");
     assert!(run.next_lsn > 20, "and all segments were looked into");
 }
