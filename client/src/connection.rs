@@ -207,12 +207,13 @@ impl Connection {
         let options = &self.inner.options;
         let address = resolve(&options.address).await?;
         let endpoint = endpoint_for(current, address)?;
+        let probe = probe(address).await;
         let connecting = endpoint
             .connect_with(self.inner.config.clone(), address, options.tls_name())
             .map_err(|cause| Error::Connect { address: options.address.to_string(), cause })?;
         let quic = tokio::select! {
             connected = connecting => connected?,
-            () = nobody_listens(address) => return Err(Error::Refused { address: options.address.to_string() }),
+            () = refused(probe) => return Err(Error::Refused { address: options.address.to_string() }),
         };
         match handshake(&quic, options).await {
             Ok((identity, limits)) => Ok(Arc::new(Link { quic, limits, identity })),
@@ -267,20 +268,30 @@ async fn resolve(address: &Address) -> Result<SocketAddr, Error> {
     }
 }
 
-/// Resolves when the system says that nobody listens at an address of this machine; else never. QUIC itself may not believe
+/// Asks whether anybody listens at an address of this machine: the system says so if nobody does. QUIC itself may not believe
 /// such a word, since anybody could have sent it; on loopback it can be trusted, and spares who dials the whole timeout.
-async fn nobody_listens(address: SocketAddr) {
-    let ask = async {
-        let socket = UdpSocket::bind(SocketAddr::new(address.ip(), 0)).await?;
-        socket.connect(address).await?;
-        // No packet of any version of QUIC: a broker drops it unseen.
-        socket.send(&[0]).await?;
-        socket.recv(&mut [0]).await
-    };
-    let refused = |error: std::io::Error| error.kind() == std::io::ErrorKind::ConnectionRefused;
-    if !(address.ip().is_loopback() && ask.await.is_err_and(refused)) {
-        std::future::pending::<()>().await;
+///
+/// Sent before the dial: whoever passes datagrams on and knows one client only then knows the right one.
+async fn probe(address: SocketAddr) -> Option<UdpSocket> {
+    if !address.ip().is_loopback() {
+        return None;
     }
+    let socket = UdpSocket::bind(SocketAddr::new(address.ip(), 0)).await.ok()?;
+    socket.connect(address).await.ok()?;
+    // No packet of any version of QUIC: a broker drops it unseen.
+    socket.send(&[0]).await.ok()?;
+    Some(socket)
+}
+
+/// Resolves when a probe was refused; else never.
+async fn refused(probe: Option<UdpSocket>) {
+    if let Some(probe) = probe
+        && let Err(error) = probe.recv(&mut [0]).await
+        && error.kind() == std::io::ErrorKind::ConnectionRefused
+    {
+        return;
+    }
+    std::future::pending().await
 }
 
 /// The endpoint of the right family, made at the first dial and kept for the next.
