@@ -328,6 +328,11 @@ impl Shard {
         self.core.settled().chains.get(&tenant)?.durable.clone()
     }
 
+    /// The last durable activation of every tenant that ever had one.
+    pub fn activations(&self) -> Vec<Activation> {
+        self.core.settled().chains.values().filter_map(|chain| chain.durable.clone()).collect()
+    }
+
     /// Looks a batch up before its chain runs: a known one gets the stored result.
     ///
     /// # Errors

@@ -56,6 +56,23 @@ impl Blobs {
         Ok(digest)
     }
 
+    /// Removes what is stored under no digest that `wanted` knows; gives the number. Files that are not ours stay. Blocking.
+    ///
+    /// # Errors
+    /// As the disk says; some may be removed then.
+    pub fn retain(&self, wanted: impl Fn(&str) -> bool) -> Result<usize, StorageError> {
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut removed = 0;
+        for name in self.disk.list(&self.dir).map_err(StorageError::io("list", &self.dir))? {
+            if is_hex(&name) && !wanted(&format!("sha256:{name}")) {
+                let path = self.dir.join(&name);
+                self.disk.remove(&path).map_err(StorageError::io("remove", &path))?;
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+
     /// Reads bytes back and checks them against their digest. Blocking.
     ///
     /// # Errors
@@ -64,7 +81,7 @@ impl Blobs {
     pub fn get(&self, digest: &str) -> Result<Bytes, StorageError> {
         let unknown = || StorageError::BlobUnknown { digest: digest.chars().take(100).collect() };
         let hex = digest.strip_prefix("sha256:").ok_or_else(unknown)?;
-        if hex.len() != 64 || !hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
+        if !is_hex(hex) {
             return Err(unknown());
         }
         let path = self.dir.join(hex);
@@ -79,6 +96,11 @@ impl Blobs {
         }
         Ok(bytes.into())
     }
+}
+
+/// A digest as files are named by.
+fn is_hex(name: &str) -> bool {
+    name.len() == 64 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 fn sha256_hex(bytes: &[u8]) -> String {
@@ -117,6 +139,18 @@ mod tests {
         assert!(matches!(blobs.get(&digest), Err(StorageError::Corrupt { .. })));
         assert_eq!(blobs.put(b"abc").unwrap(), digest);
         assert_eq!(&blobs.get(&digest).unwrap()[..], b"abc");
+    }
+
+    #[test]
+    fn only_what_nobody_wants_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let blobs = open(&dir);
+        let (one, two) = (blobs.put(b"one").unwrap(), blobs.put(b"two").unwrap());
+        let foreign = dir.path().join("plugins/notes.txt");
+        std::fs::write(&foreign, "not ours").unwrap();
+        assert_eq!(blobs.retain(|digest| digest == one).unwrap(), 1);
+        assert!(blobs.get(&one).is_ok() && foreign.exists());
+        assert!(matches!(blobs.get(&two), Err(StorageError::BlobUnknown { .. })));
     }
 
     #[test]

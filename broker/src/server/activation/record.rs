@@ -133,6 +133,13 @@ impl Record {
         record
     }
 
+    /// Digests of everything that it needs to run, or to go back.
+    pub(super) fn digests(&self) -> impl Iterator<Item = &str> {
+        let before = self.previous.values().chain(self.older.values().flatten());
+        let specs = self.spec.plugins.values().chain(before);
+        specs.flat_map(|spec| std::iter::once(&spec.digest).chain(spec.files.values())).map(String::as_str)
+    }
+
     /// What a plugin ran before, the newest last.
     fn versions_before(&self, name: &str) -> impl Iterator<Item = &PluginSpec> {
         self.older.get(name).into_iter().flatten().chain(self.previous.get(name))

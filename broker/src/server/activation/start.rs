@@ -1,6 +1,9 @@
 //! Activation at the start: the last generation of each tenant comes back first, then the file is applied over it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use tracing::{error, info, warn};
 
@@ -70,6 +73,8 @@ impl Activation {
             activation.warn(&desired);
             activation.apply(&desired).await?;
         }
+        let tools = activation.inner.tools.clone();
+        tokio::task::spawn_blocking(move || forget(&tools)).await.map_err(|_| ActivationError::Interrupted)?;
         Ok(activation)
     }
 
@@ -121,6 +126,22 @@ impl Activation {
         tenant.activate(&self.inner.tools.shard, state, prepared).await?;
         tell_ended(tenant, &ended);
         Ok(())
+    }
+}
+
+/// Removes stored components and files that no tenant runs or can go back to, also none of those that nobody can speak for
+/// now. Before the first client: no change is under way that has stored something and not named it yet.
+fn forget(tools: &Tools) {
+    let records = tools.shard.activations().into_iter().map(|last| Record::read(&last.record));
+    let Ok(records) = records.collect::<Result<Vec<_>, _>>() else {
+        // A record that this build cannot read may need anything.
+        return;
+    };
+    let wanted: BTreeSet<&str> = records.iter().flat_map(Record::digests).collect();
+    match tools.blobs.retain(|digest| wanted.contains(digest)) {
+        Ok(0) => {}
+        Ok(removed) => info!(removed, "components and files that no generation needs are removed"),
+        Err(error) => warn!(%error, "components and files that no generation needs cannot be removed"),
     }
 }
 

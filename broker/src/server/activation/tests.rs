@@ -228,6 +228,53 @@ async fn a_generation_without_a_file_is_drift() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_can_go_back_to_leaves_the_disk_with_the_next_start() {
+    let site = Site::new();
+    let stored = || {
+        let files = std::fs::read_dir(site.dir.path().join("data/plugins")).expect("there");
+        let mut names: Vec<_> =
+            files.map(|file| format!("sha256:{}", file.expect("one").file_name().display())).collect();
+        names.sort_unstable();
+        names
+    };
+    let digests = |versions: &[u8]| {
+        let mut digests: Vec<_> = versions.iter().map(|version| digest(&guest(*version))).collect();
+        digests.sort_unstable();
+        digests
+    };
+    let running = site.start().await;
+    let connection = Site::operator(&running).await;
+    connection.admin().swap("gate", guest(2).into(), 0).await.expect("swapped");
+    connection.admin().swap("gate", guest(3).into(), 0).await.expect("swapped");
+    running.shutdown().await;
+
+    let running = site.start().await;
+    assert_eq!(stored(), digests(&[1, 2, 3]), "all can be gone back to");
+    let connection = Site::operator(&running).await;
+    assert_eq!(connection.admin().rollback("gate", 0).await.expect("back").digest, digest(&guest(2)));
+    assert_eq!(stored(), digests(&[1, 2, 3]), "nothing is removed while it runs");
+    running.shutdown().await;
+
+    let running = site.start().await;
+    assert_eq!(stored(), digests(&[1, 2]), "the third version is gone");
+    running.shutdown().await;
+
+    // Another tenant has the plugin now, and then nobody can speak for it any more.
+    let auth = site.dir.path().join("auth.toml");
+    let token: String = crate::auth::hash(b"red").iter().map(|byte| format!("{byte:02x}")).collect();
+    let principal = "[[principal]]\nname = \"app\"\ntenant = \"red\"\nallow = [\"produce:>\"]\n";
+    std::fs::write(&auth, format!("{principal}token_sha256 = \"{token}\"\n")).expect("written");
+    site.write("gate.wasm", &guest(7));
+    site.write("plugins.toml", FILE.replace("[[chain]]", "[[chain]]\ntenant = \"red\"").as_bytes());
+    let file = site.dir.path().join("plugins.toml");
+    let data = site.dir.path().join("data");
+    start(&data, |config| (config.plugins, config.auth) = (Some(file.clone()), Some(auth))).await.shutdown().await;
+    site.write("plugins.toml", b"version = 1\n");
+    site.start().await.shutdown().await;
+    assert_eq!(stored(), digests(&[7]), "the log still says that the other tenant runs it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_reload_is_all_or_nothing() {
     let site = Site::new();
     let running = site.start().await;
