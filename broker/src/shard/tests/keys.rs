@@ -84,10 +84,10 @@ async fn few_read_history_at_once_and_nobody_waits_for_them_at_the_end() {
     let reader = world.shard.reader();
     let history = &world.shard.core.history;
     let turns = history.acquire_many(HISTORY_READS_MAX as u32).await.unwrap();
-    let mut read = Box::pin(reader.read(0, 1, |_| true));
-    let mut read_key = Box::pin(reader.read_key(0, 1, topic, "first".into(), 0));
+    let mut read = Box::pin(reader.disk(0, 1, |_| true));
+    let mut read_key = Box::pin(reader.disk_key(0, 1, topic, "first".into(), 0));
     assert!(poll_once(&mut read).is_none() && poll_once(&mut read_key).is_none());
-    reader.read(reader.end() - 1, 1, |_| true).await.unwrap();
+    super::read(&reader, reader.end() - 1, 1, |_| true).await;
     drop(turns);
     assert_eq!((read.await.unwrap().frames.len(), read_key.await.unwrap().frames.len()), (1, 1));
     assert_eq!(history.available_permits(), HISTORY_READS_MAX);
