@@ -292,7 +292,8 @@ impl<'p> Prefix<'p> {
     /// Whether the item from `start` to the end word starts with it. Reads beyond a short item, never beyond the column.
     #[inline(always)]
     fn starts(&self, bytes: &[u8], start: u32, end: u32) -> bool {
-        if end & NULL != 0 || (end.saturating_sub(start) as usize) < self.whole.len() {
+        let outside = end as usize > bytes.len();
+        if outside || (end.saturating_sub(start) as usize) < self.whole.len() {
             return false;
         }
         match bytes.get(start as usize..).and_then(|rest| rest.first_chunk()) {

@@ -15,7 +15,7 @@
 //! change one after the check, can write the user's files, hence could replace the broker as well. A file that fails the
 //! check is replaced: the component is compiled again.
 
-#![allow(unsafe_code, reason = "one call of Component::deserialize_file, sound as argued above")]
+#![allow(unsafe_code, reason = "Component::deserialize_file and deserialize, sound as argued above")]
 
 use std::{
     fs,
@@ -83,14 +83,20 @@ impl Cache {
     pub(super) fn find(&self, engine: &Engine, digest_hex: &str) -> Found {
         let name = self.name(digest_hex);
         let path = self.dir.join(&name);
-        if !path.exists() {
+        // The MAC is written last: without it nothing was ever kept.
+        if !path.exists() || !path.with_extension(MAC).exists() {
             return Found::Nothing;
         }
-        match self.trusted(&name, &path).and_then(|()| deserialize(engine, &path)) {
-            Some(component) => Found::Code(component),
-            None => {
-                tracing::warn!(path = %path.display(), "compiled code failed its check and is compiled again");
-                Found::Refused
+        if self.trusted(&name, &path).is_none() {
+            tracing::warn!(path = %path.display(), "compiled code failed its check and is compiled again");
+            return Found::Refused;
+        }
+        match deserialize(engine, &path) {
+            Ok(component) => Found::Code(component),
+            Err(error) => {
+                let error = format!("{error:#}");
+                tracing::warn!(path = %path.display(), error, "compiled code cannot be loaded and is compiled again");
+                Found::Nothing
             }
         }
     }
@@ -154,10 +160,16 @@ impl Cache {
     }
 }
 
-fn deserialize(engine: &Engine, path: &Path) -> Option<Component> {
+fn deserialize(engine: &Engine, path: &Path) -> wasmtime::Result<Component> {
     // SAFETY: the file passed `trusted`: this module's `store` wrote it from `Component::serialize` of an engine with the
     // same compatibility hash, and nothing writes it in place (see the module's documentation).
-    unsafe { Component::deserialize_file(engine, path) }.ok()
+    let mapped = unsafe { Component::deserialize_file(engine, path) };
+    mapped.or_else(|refused| {
+        // Where files cannot be mapped as code (a file system mounted `noexec`), a copy in memory can.
+        let Ok(code) = fs::read(path) else { return Err(refused) };
+        // SAFETY: as above.
+        unsafe { Component::deserialize(engine, code) }
+    })
 }
 
 fn key(path: &Path, random: &dyn Random) -> Result<[u8; KEY_BYTES], RuntimeError> {

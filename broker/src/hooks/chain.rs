@@ -186,6 +186,8 @@ impl Generation {
                 pass(&mut run.work);
                 if let Some(plan) = plan {
                     Arc::make_mut(&mut run.work).apply(&selection, *plan);
+                    // What this plugin did is not the next one's time.
+                    run.now.set(self.parts.services.clock.monotonic());
                 }
             }
             // `open` is the operator's word that records may pass this plugin when it fails: its guard included.

@@ -115,9 +115,15 @@ fn code(parts: &Parts, plugin: &str, digest: &str, bytes: &[u8]) -> Result<(Comp
     } else {
         // Component and code are hashed side by side, megabytes each. Nothing is used before the digest holds.
         std::thread::scope(|scope| {
-            let check = scope.spawn(|| check_digest(plugin, digest, bytes));
+            let aside = std::thread::Builder::new().name("plugin-digest".to_owned());
+            let check = aside.spawn_scoped(scope, || check_digest(plugin, digest, bytes));
             let found = cache.find(engine, hex);
-            check.join().expect("hashing bytes does not panic").map(|()| found)
+            // Without a thread to be had it is hashed here.
+            let checked = match check {
+                Ok(check) => check.join().expect("hashing bytes does not panic"),
+                Err(_) => check_digest(plugin, digest, bytes),
+            };
+            checked.map(|()| found)
         })?
     };
     let source = match found {
@@ -386,9 +392,9 @@ fn unknown() -> Manifest {
     }
 }
 
-/// Not a topic that a chain is likely to be about, and a valid one.
 /// From here on a component is hashed on a thread of its own while its code is looked up.
 const HASH_ASIDE_BYTES: usize = 1 << 20;
+/// Not a topic that a chain is likely to be about, and a valid one.
 const SMOKE_TOPIC: &str = "tidegate-smoke";
 const WASM_PAGE_BYTES: u64 = 64 << 10;
 /// As `wit/hooks.wit` says.

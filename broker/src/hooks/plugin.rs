@@ -197,7 +197,7 @@ impl Plugin {
     /// Calls the plugin and checks its verdict. What may be the instance's fault is tried once more on a fresh one. On the
     /// caller's thread no instance is started: `init` may take seconds.
     pub(super) fn call(&self, work: &Arc<Work>, selection: &Selection, call: &Call<'_>, place: Place) -> Called {
-        let Some((mut held, stats)) = self.slot(place) else { return Called::NotHere(Try::First) };
+        let Some((mut held, stats)) = self.slot(place, call.now) else { return Called::NotHere(Try::First) };
         let mut result = self.attempt(&mut held, stats, work, selection, call);
         if let Err(fault) = &result
             && matches!(fault.kind, FaultKind::Trap | FaultKind::Memory | FaultKind::BadOutput)
@@ -345,7 +345,7 @@ impl Plugin {
     /// A slot for this thread: its own if that is free and warm, else another one that is. So there are as many
     /// instances as calls at once, and each thread mostly meets the same one. If no warm one is free, a hook thread gets a
     /// slot where an instance will be made, its own if need be when that gets free.
-    fn slot(&self, place: Place) -> Option<(MutexGuard<'_, Option<Box<Instance>>>, &SlotStats)> {
+    fn slot(&self, place: Place, now: &Cell<Duration>) -> Option<(MutexGuard<'_, Option<Box<Instance>>>, &SlotStats)> {
         let own = THREAD.with(Cell::get) % self.slots.len();
         let (before, from) = self.slots.split_at(own);
         let mut cold = None;
@@ -367,7 +367,10 @@ impl Plugin {
         }
         // `own` is below the number of slots, of which there is at least one.
         let slot = &self.slots[own];
-        Some((slot.instance.lock().unwrap_or_else(PoisonError::into_inner), &slot.stats))
+        let held = slot.instance.lock().unwrap_or_else(PoisonError::into_inner);
+        // The wait is nobody's time.
+        now.set(self.services.clock.monotonic());
+        Some((held, &slot.stats))
     }
 
     /// CPU time of a call that is given so many bytes.

@@ -159,7 +159,9 @@ async fn up(config: &Config, metrics: Arc<Metrics>, pages: &http::Pages) -> Resu
     let auth = Auth::new(config.auth.clone());
     let names = auth.tenants().into_iter().map(str::to_owned).collect();
     let source = config.plugins.clone();
-    let parts = activation::Parts { shard: shard.clone(), runtime, blobs, source, metrics: Arc::clone(&metrics) };
+    let unused = if config.memory { activation::Unused::Keep } else { activation::Unused::Remove };
+    let parts =
+        activation::Parts { shard: shard.clone(), runtime, blobs, unused, source, metrics: Arc::clone(&metrics) };
     let activation = match Activation::start(parts, names).await {
         Ok(activation) => activation,
         Err(error) => {

@@ -38,7 +38,10 @@ use self::{
     tenant::{Prepared, State, Tools},
     wanted::Wanted,
 };
-pub(super) use self::{start::Parts, tell::placement};
+pub(super) use self::{
+    start::{Parts, Unused},
+    tell::placement,
+};
 use crate::{
     hooks::spec::{PluginSpec, TenantSpec},
     metrics::Metrics,

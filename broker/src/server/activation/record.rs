@@ -128,8 +128,9 @@ impl Record {
 
     fn replaced(&self, name: &str, next: PluginSpec) -> Self {
         let mut record = self.clone();
-        let have = record.spec.plugins.insert(name.to_owned(), next);
-        record.go_back_by(name, self.versions_before(name).chain(&have).cloned().collect());
+        let have = self.spec.plugins.get(name).filter(|have| !same_version(have, &next));
+        record.spec.plugins.insert(name.to_owned(), next.clone());
+        record.go_back_by(name, self.versions_before(name).chain(have).cloned().collect());
         record
     }
 
@@ -293,6 +294,14 @@ mod tests {
         let back = reloaded.rolled_back("a", None).expect("a version before");
         assert_eq!(runs(&back, "a").digest, "3");
         assert_eq!(runs(&back.rolled_back("a", None).expect("a version before"), "a").digest, "2");
+    }
+
+    /// It was put into the history, and each rollback met it there again.
+    #[test]
+    fn a_swap_to_what_runs_is_no_step() {
+        let first = Record::empty().merged(&spec(&[("a", plugin("1", "x"))]));
+        let again = swapped(&swapped(&first, "2"), "2");
+        assert_eq!(runs(&again.rolled_back("a", None).expect("a version before"), "a").digest, "1");
     }
 
     #[test]

@@ -26,8 +26,18 @@ pub(in crate::server) struct Parts {
     pub(in crate::server) shard: Shard,
     pub(in crate::server) runtime: Runtime,
     pub(in crate::server) blobs: Blobs,
+    pub(in crate::server) unused: Unused,
     pub(in crate::server) source: Option<Arc<dyn DesiredSource>>,
     pub(in crate::server) metrics: Arc<Metrics>,
+}
+
+/// What becomes of stored components that no tenant needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::server) enum Unused {
+    /// The log speaks for all of them.
+    Remove,
+    /// The log is in memory: they may be those of a broker that keeps its log here.
+    Keep,
 }
 
 /// A tenant as the log knows it.
@@ -41,7 +51,7 @@ impl Activation {
     /// Brings every tenant's plugins up. A file that does not hold stops the start only where there is nothing to go on
     /// with: no tenant ever had a generation.
     pub(in crate::server) async fn start(parts: Parts, names: Vec<String>) -> Result<Self, ActivationError> {
-        let Parts { shard, runtime, blobs, source, metrics } = parts;
+        let Parts { shard, runtime, blobs, unused, source, metrics } = parts;
         let tools = Tools { shard, runtime, blobs };
         let file = source.clone();
         let (tools, found, desired) = tokio::task::spawn_blocking(move || {
@@ -63,6 +73,9 @@ impl Activation {
                 return Err(ActivationError::Config(DesiredError { full: short.clone(), short }));
             }
         };
+        // The version that an override ran may exist nowhere else: when this start ends it, it stays until the next.
+        let before: BTreeSet<String> =
+            found.values().flat_map(|found| found.record.digests().map(str::to_owned)).collect();
         let tenants = resume(&tools, found).await?;
         let wanted = std::sync::Mutex::new(Arc::new(wanted));
         let activation = Self { inner: Arc::new(Inner { tools, source, tenants, wanted, metrics }) };
@@ -73,8 +86,11 @@ impl Activation {
             activation.warn(&desired);
             activation.apply(&desired).await?;
         }
-        let tools = activation.inner.tools.clone();
-        tokio::task::spawn_blocking(move || forget(&tools)).await.map_err(|_| ActivationError::Interrupted)?;
+        if unused == Unused::Remove {
+            let tools = activation.inner.tools.clone();
+            let forget = tokio::task::spawn_blocking(move || forget(&tools, &before));
+            forget.await.map_err(|_| ActivationError::Interrupted)?;
+        }
         Ok(activation)
     }
 
@@ -130,15 +146,16 @@ impl Activation {
 }
 
 /// Removes stored components and files that no tenant runs or can go back to, also none of those that nobody can speak for
-/// now. Before the first client: no change is under way that has stored something and not named it yet.
-fn forget(tools: &Tools) {
+/// now, nor did `before` this start. Before the first client: no change is under way that has stored something and not named
+/// it yet.
+fn forget(tools: &Tools, before: &BTreeSet<String>) {
     let records = tools.shard.activations().into_iter().map(|last| Record::read(&last.record));
     let Ok(records) = records.collect::<Result<Vec<_>, _>>() else {
-        // A record that this build cannot read may need anything.
+        warn!("an activation record cannot be read and may need anything: no stored component is removed");
         return;
     };
     let wanted: BTreeSet<&str> = records.iter().flat_map(Record::digests).collect();
-    match tools.blobs.retain(|digest| wanted.contains(digest)) {
+    match tools.blobs.retain(|digest| wanted.contains(digest) || before.contains(digest)) {
         Ok(0) => {}
         Ok(removed) => info!(removed, "components and files that no generation needs are removed"),
         Err(error) => warn!(%error, "components and files that no generation needs cannot be removed"),

@@ -26,6 +26,12 @@ fn guest(version: u8) -> Vec<u8> {
     module
 }
 
+fn digests(versions: &[u8]) -> Vec<String> {
+    let mut digests: Vec<_> = versions.iter().map(|version| digest(&guest(*version))).collect();
+    digests.sort_unstable();
+    digests
+}
+
 const FILE: &str =
     "version = 1\n[plugin.gate]\nfrom = \"gate.wasm\"\n[[chain]]\ntopics = \"a/*\"\nproduce = [\"gate\"]\n";
 
@@ -48,6 +54,15 @@ impl Site {
     async fn start(&self) -> Running {
         let file = self.dir.path().join("plugins.toml");
         start(&self.dir.path().join("data"), |config| config.plugins = Some(file)).await
+    }
+
+    /// Digests of the components that lie in the data directory.
+    fn stored(&self) -> Vec<String> {
+        let files = std::fs::read_dir(self.dir.path().join("data/plugins")).expect("there");
+        let mut names: Vec<_> =
+            files.map(|file| format!("sha256:{}", file.expect("one").file_name().display())).collect();
+        names.sort_unstable();
+        names
     }
 
     async fn operator(running: &Running) -> Connection {
@@ -227,21 +242,35 @@ async fn a_generation_without_a_file_is_drift() {
     running.shutdown().await;
 }
 
+/// A component that was swapped in may exist nowhere else: starting once in the wrong folder must not cost it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_override_that_a_start_ends_leaves_the_disk_one_start_later() {
+    let site = Site::new();
+    let running = site.start().await;
+    Site::operator(&running).await.admin().swap("gate", guest(2).into(), 0).await.expect("swapped");
+    running.shutdown().await;
+    site.write("plugins.toml", b"version = 1\n");
+    site.start().await.shutdown().await;
+    assert_eq!(site.stored(), digests(&[1, 2]));
+    site.start().await.shutdown().await;
+    assert_eq!(site.stored(), digests(&[]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_in_memory_leaves_alone_what_one_on_disk_stored() {
+    let site = Site::new();
+    site.start().await.shutdown().await;
+    site.write("gate.wasm", &guest(7));
+    let file = site.dir.path().join("plugins.toml");
+    let data = site.dir.path().join("data");
+    start(&data, |config| (config.plugins, config.memory) = (Some(file), true)).await.shutdown().await;
+    assert_eq!(site.stored(), digests(&[1, 7]));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_nobody_can_go_back_to_leaves_the_disk_with_the_next_start() {
     let site = Site::new();
-    let stored = || {
-        let files = std::fs::read_dir(site.dir.path().join("data/plugins")).expect("there");
-        let mut names: Vec<_> =
-            files.map(|file| format!("sha256:{}", file.expect("one").file_name().display())).collect();
-        names.sort_unstable();
-        names
-    };
-    let digests = |versions: &[u8]| {
-        let mut digests: Vec<_> = versions.iter().map(|version| digest(&guest(*version))).collect();
-        digests.sort_unstable();
-        digests
-    };
+    let stored = || site.stored();
     let running = site.start().await;
     let connection = Site::operator(&running).await;
     connection.admin().swap("gate", guest(2).into(), 0).await.expect("swapped");
@@ -270,6 +299,7 @@ async fn what_nobody_can_go_back_to_leaves_the_disk_with_the_next_start() {
     let data = site.dir.path().join("data");
     start(&data, |config| (config.plugins, config.auth) = (Some(file.clone()), Some(auth))).await.shutdown().await;
     site.write("plugins.toml", b"version = 1\n");
+    site.start().await.shutdown().await;
     site.start().await.shutdown().await;
     assert_eq!(stored(), digests(&[7]), "the log still says that the other tenant runs it");
 }
