@@ -4,10 +4,14 @@
 //! for each line on standard input and answers nanoseconds of CPU time per record: parsing alone, then the whole check.
 #![allow(clippy::print_stdout, reason = "a benchmark reports to the person who runs it")]
 
+#[allow(dead_code, unreachable_pub, reason = "a part is used here")]
+#[path = "../../../bench/src/samples.rs"]
+mod samples;
+
 use std::{fs, io, path::Path};
 
+use samples::{Samples, row, thread_cpu};
 use serde_json::Value;
-use tidegate_bench::{Samples, row, thread_cpu};
 use tidegate_plugin::{Batch, Fields, Plugin, Settings, Verdict};
 use tidegate_plugin_schema::Schema;
 
