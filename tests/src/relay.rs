@@ -7,7 +7,7 @@ use std::{
 
 use tokio::{net::UdpSocket, sync::watch, task::JoinHandle};
 
-/// A relay for one client. Dropped, the line is dead: nobody hears of the other any more.
+/// A relay for one client.
 #[derive(Debug)]
 pub struct Relay {
     /// Where the client connects.
@@ -24,6 +24,13 @@ impl Relay {
         let (target, targets) = watch::channel(broker);
         let task = tokio::spawn(carry(front, targets));
         Self { addr, target, task }
+    }
+
+    /// Cuts the line: once this returns, neither hears of the other any more.
+    pub async fn cut(mut self) {
+        self.task.abort();
+        // An abort alone leaves a turn that runs just now its time, and what it carries arrives.
+        drop((&mut self.task).await);
     }
 
     /// Carries to another broker from now on.

@@ -163,7 +163,7 @@ fn half_open_connections_do_not_pile_up() {
             let client = Client::new(relay.addr).await;
             client.put(&[Send::new("t", "x")]).await;
             let follower = client.fetch(follow("t")).await.unwrap();
-            drop(relay);
+            relay.cut().await;
             vanished.push((client, follower));
         }
         for (_, connection, _) in &silent {

@@ -198,7 +198,7 @@ fn sigterm_does_not_wait_for_a_client_that_vanished() {
         let mut follower = client.fetch(open).await.unwrap();
         follower.take(1).await.unwrap();
         let _producer = client.producer().await.unwrap();
-        drop(relay);
+        relay.cut().await;
         broker.drain().await;
         let log = site.log();
         assert!(log.contains("client is gone"), "the drain took its time for somebody who is gone:\n{log}");
