@@ -127,6 +127,27 @@ async fn a_frame_that_stalls_makes_way_for_those_that_wait() {
     assert!(ended > 0, "one made way");
 }
 
+#[tokio::test]
+async fn a_small_batch_that_comes_slowly_need_not_make_way() {
+    let world = World::new(BUDGET, NEVER);
+    let config = Config { step_time_max: Duration::from_millis(50), ..patient() };
+    let small = batch(&ProduceHead::default(), "a", 20 << 10);
+    let mut slow = connect(&world, config.clone());
+    slow.send(cut(&small, 100).0).await;
+    let (frame, mut stalled) = (large(), Vec::new());
+    for _ in 0..4 {
+        let mut client = connect(&world, config.clone());
+        client.send(cut(&frame, LARGE - 1).0).await;
+        stalled.push(client);
+    }
+    taken(&world, BUDGET / 2).await;
+    let mut client = connect(&world, config);
+    client.send(&frame).await;
+    assert_eq!(client.offset().await, 0, "somebody made way");
+    slow.send(cut(&small, 100).1).await;
+    assert_eq!(slow.offset().await, 1, "who holds nothing did not");
+}
+
 /// A way to a client that takes nothing.
 struct NoRoom;
 
