@@ -31,6 +31,8 @@ use error::Error;
 pub use explain::markdown as errors_markdown;
 use output::{Format, Output};
 
+use crate::hooks::{COMPILE_COMMAND, serve_compiler};
+
 /// Exit codes of every command (the numbers of `sysexits.h` where it has one).
 pub mod exit {
     /// Done.
@@ -94,6 +96,9 @@ enum Command {
     /// Turn a core module into a component.
     #[command(subcommand)]
     Plugin(PluginCommand),
+    /// What a broker starts for each component that it compiles: component in, machine code out.
+    #[command(hide = true, name = COMPILE_COMMAND)]
+    CompileComponent,
     /// Print the version.
     #[command(after_help = "Example:\n  tidegate version --output json")]
     Version,
@@ -164,6 +169,10 @@ fn dispatch(cli: Cli, output: &mut Output) -> Result<u8, Error> {
         Command::Check(args) => check::run(&args, output),
         Command::Explain(args) => explain::run(&args, output),
         Command::Plugin(PluginCommand::Component(args)) => component::run(&args, output),
+        Command::CompileComponent => {
+            let done = serve_compiler(std::io::stdin().lock(), std::io::stdout().lock());
+            done.map(|()| exit::OK).map_err(|source| Error::io("serve", "a broker", source))
+        }
         Command::Version => version(output),
     }
 }

@@ -86,7 +86,8 @@ pub(super) struct Args {
 pub(super) fn run(args: Args, connect: &ConnectArgs, output: &mut Output) -> Result<u8, Error> {
     log::start(&args.log, args.log_format)?;
     let flags = flags(args, connect)?;
-    let config = serve::prepare(&flags).map_err(not_prepared)?;
+    let mut config = serve::prepare(&flags).map_err(not_prepared)?;
+    config.compiler = Some(THIS_PROGRAM.into());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -142,6 +143,8 @@ fn flags(args: Args, connect: &ConnectArgs) -> Result<ServeConfig, Error> {
     })
 }
 
+/// The file that runs, even if another has taken its place since.
+const THIS_PROGRAM: &str = "/proc/self/exe";
 /// The file used when none is named.
 const PLUGINS: &str = "plugins.toml";
 /// Turns the HTTP side off.

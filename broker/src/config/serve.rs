@@ -117,6 +117,7 @@ pub fn prepare_with(
         auth: auth::Config { principals, admin_token: auth::hash(admin_token.as_bytes()) },
         admin_token,
         plugins: source,
+        compiler: None,
         create_topics: config.create_topics,
         limits: config.limits,
         bounds: server::Bounds::default(),

@@ -27,15 +27,20 @@ pub(super) struct Engine {
 
 impl Engine {
     pub(super) fn new(config: &Config) -> Result<Self, RuntimeError> {
-        let refused = |reason: wasmtime::Error| RuntimeError::Engine {
+        let refused = |reason| RuntimeError::Engine {
             instances: config.instances_max,
             memory_bytes: config.memory_bytes_max,
-            reason: format!("{reason:#}"),
+            reason,
         };
-        let wasmtime = wasmtime::Engine::new(&settings(config)).map_err(refused)?;
+        let wasmtime = compiler(config).map_err(refused)?;
         let ticker = Ticker::start(&wasmtime)?;
         Ok(Self { wasmtime, ticker })
     }
+}
+
+/// An engine to compile with. What it makes is taken by every other with the same configuration.
+pub(super) fn compiler(config: &Config) -> Result<wasmtime::Engine, String> {
+    wasmtime::Engine::new(&settings(config)).map_err(|reason| format!("{reason:#}"))
 }
 
 fn settings(config: &Config) -> wasmtime::Config {

@@ -35,6 +35,8 @@ pub struct Config {
     pub admin_token: String,
     /// Where the plugins come from; `None` = only what an earlier run activated.
     pub plugins: Option<Arc<dyn DesiredSource>>,
+    /// The program that compiles plugins; see `hooks::Config`. `None` = this process does.
+    pub compiler: Option<PathBuf>,
     /// Topics come into being when a batch names them.
     pub create_topics: bool,
     /// What clients may send.

@@ -208,6 +208,7 @@ fn open(config: &Config) -> Result<Opened, StartError> {
     let blobs = Blobs::open(config.data_dir.join("plugins"), disk)?;
     let hooks = hooks::Config {
         cache_dir: Some(config.data_dir.join("cache")),
+        compiler: config.compiler.clone(),
         limits: config.limits,
         ..hooks::Config::default()
     };
