@@ -193,7 +193,7 @@ impl Run {
         self.conditional.extend(other.conditional);
         self.cpu += other.cpu;
         self.mb += other.mb;
-        self.group_kb.extend(other.group_kb.iter().copied());
+        self.group_kb.extend(other.group_kb.iter());
     }
 
     fn noise(&self) -> f64 {
