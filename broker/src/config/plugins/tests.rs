@@ -193,7 +193,7 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "version = 1\n[[chain]]\ntopics = \"a\"",
-        "plugins.toml:2: this chain entry runs nothing: give it a \"produce\" or \"fetch\" list.",
+        "plugins.toml:2: this chain entry says nothing: give it a \"produce\" or \"fetch\" list, or \"retention\".",
     ),
     (
         "version = 1\n[[chain]]\ntopics = \"a\"\nproduce = []",
