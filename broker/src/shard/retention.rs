@@ -11,7 +11,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -96,9 +96,15 @@ pub(super) struct Counts {
     bytes_dropped: AtomicU64,
     held_bytes: AtomicU64,
     failures: AtomicU64,
+    /// The shard ends: a walk over a long log is given up.
+    stopped: AtomicBool,
 }
 
 impl Counts {
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
     fn moved(&self, cause: Cause, count: usize) {
         self.moves[cause as usize].fetch_add(count as u64, Ordering::Relaxed);
     }
@@ -167,6 +173,9 @@ impl Shard {
     /// Sets what is kept of a tenant's topics, in place of what was set before.
     pub fn set_retention(&self, tenant: u32, rules: Vec<RetentionRule>) {
         let mut all = self.core.rules();
+        if all.by_tenant.get(&tenant).map_or(&[][..], |known| known) == rules {
+            return;
+        }
         all.changes += 1;
         if rules.is_empty() {
             all.by_tenant.remove(&tenant)

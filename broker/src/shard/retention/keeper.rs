@@ -143,8 +143,17 @@ impl Keeper {
             age.due_ms = now_ms.saturating_add((age_ms / AGE_PARTS).clamp(0, AGE_EVERY_MAX_MS));
             let end = self.core.log.lsn_at_time(now_ms.saturating_sub(age_ms))?;
             let wanted = |id: u64| self.topics.get(&id).is_some_and(|kept| kept.age_ms == Some(age_ms));
+            if age.walked_lsn == 0 {
+                // At a start, and with new rules: what is gone already need not be walked again.
+                let of_age = self.topics.iter().filter(|(_, kept)| kept.age_ms == Some(age_ms));
+                let standing = of_age.filter_map(|(&id, _)| self.core.standing(id));
+                age.walked_lsn = standing.map(|standing| standing.first_lsn).min().unwrap_or(end);
+            }
             let mut lsn = age.walked_lsn.max(self.core.log.first_lsn());
             while lsn < end {
+                if self.core.retention.is_stopped() {
+                    return Err(ShardError::ShuttingDown.into());
+                }
                 let found = self.core.log.stamps(lsn, &wanted)?;
                 for stamp in found.stamps.iter().filter(|stamp| stamp.next_lsn > lsn && stamp.first_lsn < end) {
                     cuts.take(&self.core, stamp, wanted);
@@ -160,7 +169,7 @@ impl Keeper {
     fn beyond_size(&self) -> Result<Vec<(u64, Low)>, Fault> {
         let mut moves = Vec::new();
         for (&id, kept) in &self.topics {
-            let Some((max, Standing { low, bytes })) = kept.bytes.zip(self.core.standing(id)) else { continue };
+            let Some((max, Standing { low, bytes, .. })) = kept.bytes.zip(self.core.standing(id)) else { continue };
             if bytes.saturating_sub(low.bytes) <= max.saturating_add(max / SIZE_PARTS) {
                 continue;
             }
@@ -183,7 +192,8 @@ impl Keeper {
             let dedup = core.lock().dedup.clone();
             dedup.held(windows, now_ms)
         };
-        let reclaimed = match core.log.reclaim(&Reclaim { low_offset: &low_offset, held: &held }) {
+        let stopped = || core.retention.is_stopped();
+        let reclaimed = match core.log.reclaim(&Reclaim { low_offset: &low_offset, held: &held, stopped: &stopped }) {
             Ok(reclaimed) => reclaimed,
             Err(error) => {
                 self.drops = error.is_full();
@@ -208,6 +218,7 @@ fn kept(rules: &[RetentionRule], name: &TopicName) -> Option<Kept> {
 /// The thread. Ends when dropped.
 #[derive(Debug)]
 pub(in crate::shard) struct Retention {
+    core: Arc<Core>,
     stop: Arc<Notify>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -218,6 +229,7 @@ impl Retention {
     pub(in crate::shard) fn start(core: Arc<Core>) -> Result<Self, ShardError> {
         let stop = Arc::new(Notify::new());
         let stopped = Arc::clone(&stop);
+        let kept = Arc::clone(&core);
         let start = || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
             std::thread::Builder::new()
@@ -225,11 +237,12 @@ impl Retention {
                 .spawn(move || runtime.block_on(run(core, &stopped)))
         };
         let thread = start().map_err(StorageError::io("start a thread for", "retention"))?;
-        Ok(Self { stop, thread: Mutex::new(Some(thread)) })
+        Ok(Self { core: kept, stop, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Ends the thread; a look under way is finished, or given up where it waits. Blocking.
+    /// Ends the thread; a look under way is given up. Blocking.
     pub(in crate::shard) fn close(&self) {
+        self.core.retention.stopped.store(true, Ordering::Relaxed);
         self.stop.notify_one();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread
@@ -263,8 +276,8 @@ async fn run(core: Arc<Core>, stopped: &Notify) {
         };
         match looked {
             Ok(()) => {}
-            // The log has said why, and takes nothing until a restart.
-            Err(_) if core.log.is_over() => return,
+            // The shard ends, or the log has said why it takes nothing until a restart.
+            Err(_) if core.retention.is_stopped() || core.log.is_over() => return,
             Err(error) => {
                 core.retention.failures.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(%error, "retention could not look at everything; it begins anew");

@@ -23,13 +23,20 @@ pub(super) struct Standing {
     pub(super) low: Low,
     /// All bytes it ever had.
     pub(super) bytes: u64,
+    /// Nothing of it lies before.
+    pub(super) first_lsn: u64,
 }
 
 impl Core {
     /// Where a topic stands.
     pub(super) fn standing(&self, id: u64) -> Option<Standing> {
         let state = self.lock();
-        state.catalog.get(id).map(|entry| Standing { low: entry.low, bytes: entry.bytes })
+        let standing = |entry: &Entry| Standing {
+            low: entry.low,
+            bytes: entry.bytes,
+            first_lsn: entry.first_lsn.max(entry.low.lsn),
+        };
+        state.catalog.get(id).map(standing)
     }
 
     /// Where what is kept of a topic begins if it is cut so far. Blocking.
@@ -38,6 +45,9 @@ impl Core {
         let end = self.durable.borrow().next_lsn;
         let mut lsn = low.lsn;
         while lsn < end {
+            if self.retention.is_stopped() {
+                return Err(ShardError::ShuttingDown);
+            }
             let found = self.log.stamps(lsn, &|topic| topic == id)?;
             for stamp in found.stamps.iter().filter(|stamp| stamp.next_lsn > lsn) {
                 for (_, first, records) in stamp.parts().filter(|&(topic, ..)| topic == id) {

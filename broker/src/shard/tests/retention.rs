@@ -364,3 +364,15 @@ async fn two_that_cut_one_topic_at_once_do_not_cut_twice() {
         assert!((50..=60).contains(&kept), "{kept} records are kept");
     }
 }
+
+#[tokio::test]
+async fn a_shard_that_ends_does_not_wait_for_a_look() {
+    let world = World::new();
+    world.fill("a", 20).await;
+    world.shard.set_retention(world.tenant, vec![rule(">", 5, 0)]);
+    world.shard.close().await;
+    let looked = world.keeper().look().await;
+    assert!(looked.is_err(), "{looked:?}");
+    let low = world.truncate("a", 20).await;
+    assert_eq!(low.unwrap_err().code().name(), "SHUTTING_DOWN");
+}

@@ -8,13 +8,15 @@ use crate::storage::{FrameStamp, Stamps, StorageError};
 /// Read from the WAL at once where only stamps are wanted.
 const STAMP_BYTES: usize = 4 << 20;
 
-/// What may be dropped. Both are asked on the caller's thread.
+/// What may be dropped. Asked on the caller's thread.
 #[derive(Clone, Copy)]
 pub struct Reclaim<'a> {
     /// The first offset of a topic that is kept; never goes back.
     pub low_offset: &'a dyn Fn(u64) -> u64,
     /// Of windows of the log, ascending, which must stay although nothing in them is alive.
     pub held: &'a dyn Fn(&[Range<u64>]) -> Vec<bool>,
+    /// The look is given up: what was not looked at stays.
+    pub stopped: &'a dyn Fn() -> bool,
 }
 
 impl std::fmt::Debug for Reclaim<'_> {

@@ -32,6 +32,9 @@ impl Store {
         let covered = self.current().manifest.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.lsn);
         let (mut dead, mut uncovered_bytes) = (Vec::new(), 0);
         for segment in &listed.segments {
+            if (request.stopped)() {
+                break;
+            }
             if self.is_alive(&mut kept, segment, request)? {
                 continue;
             }

@@ -22,7 +22,8 @@ fn reclaim(log: &Log, lows: &[(u64, u64)], held: &[u64]) -> Result<Reclaimed, St
     let held = |windows: &[Range<u64>]| -> Vec<bool> {
         windows.iter().map(|window| held.iter().any(|lsn| window.contains(lsn))).collect()
     };
-    log.reclaim(&Reclaim { low_offset: &|id| lows.get(&id).copied().unwrap_or_default(), held: &held })
+    let low_offset = |id: u64| lows.get(&id).copied().unwrap_or_default();
+    log.reclaim(&Reclaim { low_offset: &low_offset, held: &held, stopped: &|| false })
 }
 
 fn segments(disk: &SimDisk) -> Vec<String> {
