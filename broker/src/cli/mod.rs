@@ -97,7 +97,7 @@ enum Command {
     #[command(subcommand)]
     Plugin(PluginCommand),
     /// What a broker starts for each component that it compiles: component in, machine code out.
-    #[command(hide = true, name = COMPILE_COMMAND)]
+    #[command(hide = true, name = COMPILE_COMMAND, after_help = "Example:\n  tidegate compile-component < plugin.wasm > answer")]
     CompileComponent,
     /// Print the version.
     #[command(after_help = "Example:\n  tidegate version --output json")]
