@@ -8,6 +8,7 @@ mod durable;
 mod keys;
 mod producers;
 mod replay;
+mod retention;
 
 use std::{
     path::PathBuf,

@@ -18,6 +18,7 @@ mod objects;
 mod ring;
 pub mod segment;
 mod segments;
+mod stamp;
 mod store;
 mod wal;
 
@@ -35,7 +36,8 @@ pub use self::{
     blobs::Blobs,
     disk::{Disk, DiskFile, Lock, RealDisk},
     error::StorageError,
-    log::{Durable, Log},
+    log::{Durable, Log, Reclaim, Reclaimed},
+    stamp::{FrameStamp, Stamps, share},
 };
 
 /// Settings of the storage engine.
