@@ -132,7 +132,7 @@ struct SampleRow {
 }
 
 /// The state at an LSN, copied in an instant.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Snapshot {
     /// Everything before is in it.
     pub(super) lsn: u64,

@@ -64,7 +64,7 @@ pub(super) struct Stored {
 }
 
 /// All producers of all tenants.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Dedup {
     windows: Buckets<(u32, u64), Arc<Window>>,
     results: usize,
@@ -77,6 +77,11 @@ pub(super) struct Dedup {
 impl Dedup {
     pub(super) fn new(producers_max: usize, results_max: usize) -> Self {
         Self { windows: Buckets::new(), results: 0, producers_max, results_max, swept_ms: 0 }
+    }
+
+    /// All of them as they are now.
+    pub(super) fn copy(&mut self) -> Self {
+        Self { windows: self.windows.copy(), ..*self }
     }
 
     /// What is known of a batch.
@@ -135,7 +140,7 @@ impl Dedup {
     }
 
     fn count(&mut self) {
-        self.results = self.windows.maps().flat_map(|map| map.values()).map(|window| window.results.len()).sum();
+        self.results = self.windows.maps().flatten().map(|(_, window)| window.results.len()).sum();
     }
 
     /// Takes windows as they were read back: tenant, id, window.
@@ -165,7 +170,7 @@ impl Dedup {
 
     /// All producers: tenant, id, window.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, u64, &Window)> {
-        self.windows.maps().flatten().map(|(&(tenant, id), window)| (tenant, id, &**window))
+        self.windows.maps().flatten().map(|((tenant, id), window)| (*tenant, *id, &**window))
     }
 }
 

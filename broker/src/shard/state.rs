@@ -248,14 +248,14 @@ impl State {
     }
 
     /// A copy of all that a restart needs, at `next_lsn`.
-    pub(super) fn snapshot(&self) -> Snapshot {
+    pub(super) fn snapshot(&mut self) -> Snapshot {
         let live = |(&tenant, chain): (&u32, &Chain)| Some((tenant, chain.live.clone()?));
         Snapshot {
             lsn: self.next_lsn,
             broker_time_ms: self.broker_time_ms,
             catalog: self.catalog.clone(),
-            heads: self.heads.clone(),
-            dedup: self.dedup.clone(),
+            heads: self.heads.copy(),
+            dedup: self.dedup.copy(),
             samples: self.samples.clone(),
             activations: self.chains.iter().filter_map(live).collect(),
         }

@@ -189,7 +189,7 @@ impl Keeper {
         let core = &self.core;
         let low_offset = |id: u64| if catalog::is_system(id) { u64::MAX } else { core.lows.low_offset(id) };
         let held = |windows: &[Range<u64>]| {
-            let dedup = core.lock().dedup.clone();
+            let dedup = core.lock().dedup.copy();
             dedup.held(windows, now_ms)
         };
         let stopped = || core.retention.is_stopped();
