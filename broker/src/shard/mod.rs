@@ -39,6 +39,7 @@ use self::{
     state::State,
 };
 pub use self::{
+    checkpoint::CheckpointRows,
     dedup::{WINDOW, WINDOW_AGE_MS},
     error::{Refusal, ShardError},
     keys::{Key, KeyRange},

@@ -62,6 +62,14 @@ pub enum StorageError {
         /// What this build reads.
         known: &'static str,
     },
+    /// A directory is not what it is taken for.
+    #[error("{} is no {wanted}: it has no FORMAT file", path.display())]
+    NotOurs {
+        /// The directory.
+        path: PathBuf,
+        /// `data directory`, `backup`.
+        wanted: &'static str,
+    },
     /// A setting is out of its range.
     #[error("setting {setting} is {value}; {rule}")]
     Setting {

@@ -8,7 +8,8 @@ use super::{StorageError, objects::Objects};
 
 /// Version of the manifest's text.
 const VERSION: u32 = 1;
-const DIR: &str = "manifest";
+/// Directory of the manifests.
+pub(crate) const DIR: &str = "manifest";
 /// Directory of the segments.
 pub(crate) const SEGMENTS: &str = "seg";
 /// Directory of the checkpoints.
@@ -109,11 +110,22 @@ impl Current {
     }
 }
 
-fn read(objects: &Objects, number: u64) -> Result<Manifest, StorageError> {
+/// Reads the manifest of a number.
+///
+/// # Errors
+/// If the store fails, or it cannot be read.
+pub(crate) fn read(objects: &Objects, number: u64) -> Result<Manifest, StorageError> {
     let object = object_of(number);
-    let text = objects.get(&object)?;
-    let corrupt = |what: String| StorageError::Corrupt { file: object.clone().into(), position: 0, what };
-    let manifest: Manifest = serde_json::from_slice(&text).map_err(|error| corrupt(error.to_string()))?;
+    parse(&object, &objects.get(&object)?)
+}
+
+/// Reads the text of a manifest; `object` is its name for errors.
+///
+/// # Errors
+/// If it is none that this build reads, or its segments leave a gap.
+pub(crate) fn parse(object: &str, text: &[u8]) -> Result<Manifest, StorageError> {
+    let corrupt = |what: String| StorageError::Corrupt { file: object.into(), position: 0, what };
+    let manifest: Manifest = serde_json::from_slice(text).map_err(|error| corrupt(error.to_string()))?;
     if manifest.version != VERSION {
         return Err(corrupt(format!(
             "manifest version {} is not read by this build; it reads {VERSION}",
@@ -130,11 +142,13 @@ fn read(objects: &Objects, number: u64) -> Result<Manifest, StorageError> {
     Ok(manifest)
 }
 
-fn object_of(number: u64) -> String {
+/// Name of the manifest of a number.
+pub(crate) fn object_of(number: u64) -> String {
     format!("{DIR}/{number:016}")
 }
 
-fn number_of(object: &str) -> Option<u64> {
+/// The number of a manifest's name.
+pub(crate) fn number_of(object: &str) -> Option<u64> {
     let digits = object.strip_prefix(DIR)?.strip_prefix('/')?;
     if digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_digit()) { digits.parse().ok() } else { None }
 }

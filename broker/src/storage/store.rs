@@ -26,7 +26,8 @@ use super::{
 
 /// Starts a checkpoint object: then u64 LSN, u32 CRC-32C of the LSN and the state, the state.
 const CHECKPOINT_MAGIC: [u8; 4] = *b"TGC1";
-const CHECKPOINT_HEAD_BYTES: usize = 16;
+/// Bytes before the state.
+pub(crate) const CHECKPOINT_HEAD_BYTES: usize = 16;
 /// A checkpoint is asked for when the log has grown by this many times the last one: writing state must stay a small part
 /// of writing records.
 const CHECKPOINT_GROWTH: u64 = 2;
@@ -48,6 +49,14 @@ pub(crate) struct Store {
     /// Bytes that left the WAL since the last checkpoint, and bytes of that.
     grown_bytes: AtomicU64,
     checkpoint_bytes: AtomicU64,
+}
+
+/// LSN and CRC of a checkpoint's first bytes, if they are those of one.
+pub(crate) fn checkpoint_head(head: &[u8]) -> Option<(u64, u32)> {
+    let (magic, rest) = head.split_first_chunk::<4>()?;
+    let (lsn, rest) = rest.split_first_chunk::<8>()?;
+    let crc = rest.first_chunk::<4>()?;
+    (*magic == CHECKPOINT_MAGIC).then(|| (u64::from_le_bytes(*lsn), u32::from_le_bytes(*crc)))
 }
 
 impl Store {

@@ -19,6 +19,7 @@
 
 mod block;
 mod cache;
+mod check;
 mod chunk;
 mod directory;
 mod filter;
@@ -27,6 +28,7 @@ mod heads;
 mod keys;
 mod reader;
 mod scan;
+mod survey;
 #[cfg(test)]
 mod tests;
 mod topics;
@@ -37,9 +39,11 @@ use bytes::Bytes;
 
 pub use self::{
     cache::Cache,
+    check::{Fault as CheckFault, check},
     directory::KeyHead,
     keys::KeyList,
     reader::{Expected, Ranges, Segment},
+    survey::{PART_NAMES, Survey, TopicSurvey},
     writer::build,
 };
 
