@@ -5,6 +5,7 @@
 //!
 //! Exit codes: see [`exit`].
 
+mod backup;
 mod check;
 mod codes;
 mod component;
@@ -97,6 +98,10 @@ enum Command {
     Fsck(fsck::Args),
     /// Show what a segment, WAL file, manifest or checkpoint holds.
     Inspect(inspect::Args),
+    /// Copy all that is durable into a directory, while the broker runs.
+    Backup(backup::Args),
+    /// Make a data directory of a backup.
+    Restore(backup::RestoreArgs),
     /// Say what an error code means: cause, effect on the data, next step.
     Explain(explain::Args),
     /// Turn a core module into a component.
@@ -172,6 +177,8 @@ fn dispatch(cli: Cli, output: &mut Output) -> Result<u8, Error> {
         Command::Check(args) => check::run(&args, output),
         Command::Fsck(args) => fsck::run(&args, output),
         Command::Inspect(args) => inspect::run(&args, output),
+        Command::Backup(args) => runtime()?.block_on(backup::run(args, &connect, output)),
+        Command::Restore(args) => backup::restore(&args, output),
         Command::Explain(args) => explain::run(&args, output),
         Command::Plugin(PluginCommand::Component(args)) => component::run(&args, output),
         Command::Version => version(output),

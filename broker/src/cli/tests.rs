@@ -52,6 +52,9 @@ fn every_command_takes_its_own_and_the_common_flags() {
         "fsck d",
         "fsck d --all",
         "inspect f",
+        "backup d",
+        "backup d --verify",
+        "restore s d",
         "inspect f --records --limit 3",
         "explain X",
         "explain --all",
@@ -85,6 +88,8 @@ fn what_does_not_go_together_is_refused() {
         "serve --tls-cert f",
         "plugins swap n",
         "fsck",
+        "backup",
+        "restore s",
         "inspect f --limit 3",
         "inspect f --records --limit 0",
     ] {

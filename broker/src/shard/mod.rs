@@ -450,6 +450,14 @@ impl Shard {
         }
     }
 
+    /// What belongs to a copy of the log now, and the pin that keeps it; see [`Log::pin`]. Blocking, as is dropping the pin.
+    ///
+    /// # Errors
+    /// If the log is kept in memory, or there are too many pins.
+    pub fn pin(&self) -> Result<(storage::Cut, storage::Pin), ShardError> {
+        Ok(self.core.log.pin()?)
+    }
+
     /// Why the log takes nothing more, if it does not.
     pub fn failed(&self) -> Option<Arc<storage::StorageError>> {
         self.core.durable.borrow().failed.clone()

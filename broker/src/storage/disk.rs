@@ -133,6 +133,8 @@ pub trait DiskFile: Send + Sync + Debug {
     /// # Errors
     /// As the system says. Nothing may be believed about any byte written since the last success.
     fn sync_data(&self) -> io::Result<()>;
+    /// Lets the system forget what it holds of a file that is synced, so that the next read comes from the disk. A hint.
+    fn forget_cached(&self) {}
     /// Length in bytes.
     ///
     /// # Errors
@@ -219,6 +221,10 @@ impl DiskFile for RealFile {
     }
     fn sync_data(&self) -> io::Result<()> {
         self.0.sync_data()
+    }
+    fn forget_cached(&self) {
+        // Where the system does not take the hint, the read comes from memory.
+        rustix::fs::fadvise(&self.0, 0, None, rustix::fs::Advice::DontNeed).ok();
     }
     fn length(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())

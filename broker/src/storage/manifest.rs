@@ -61,6 +61,15 @@ impl Manifest {
     pub(crate) fn consolidated(&self) -> u64 {
         self.segments.last().map_or(0, |segment| segment.next_lsn)
     }
+
+    /// As it is written.
+    ///
+    /// # Errors
+    /// Never: plain data is JSON.
+    pub(crate) fn text(&self) -> Result<Bytes, StorageError> {
+        let text = serde_json::to_vec(self);
+        text.map(Bytes::from).map_err(|error| StorageError::Encode { what: "manifest", source: error.into() })
+    }
 }
 
 impl Current {
@@ -97,9 +106,7 @@ impl Current {
     /// If somebody else changed it, or as the store says; the old one counts then.
     pub(crate) fn replace(&mut self, objects: &Objects, manifest: Manifest) -> Result<(), StorageError> {
         let number = self.number + 1;
-        let text = serde_json::to_vec(&manifest)
-            .map_err(|error| StorageError::Encode { what: "manifest", source: error.into() })?;
-        objects.create(&object_of(number), Bytes::from(text).into())?;
+        objects.create(&object_of(number), manifest.text()?.into())?;
         let before = std::mem::replace(self, Self { number, manifest });
         if before.number > 0
             && let Err(error) = objects.remove(&object_of(before.number))

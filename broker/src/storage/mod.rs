@@ -7,6 +7,7 @@
 //! A frame's way: [`Log::append`] → queue → writer thread → [`wal`] (one write, one fdatasync for all queued) → tail ring
 //! and `durable` → later, when its WAL file is full, a segment in the object store.
 
+pub mod backup;
 mod blobs;
 mod directory;
 pub mod disk;
@@ -17,6 +18,7 @@ pub mod inspect;
 mod log;
 mod manifest;
 mod objects;
+mod pins;
 mod ring;
 pub mod segment;
 mod segments;
@@ -38,6 +40,7 @@ pub use self::{
     disk::{Disk, DiskFile, Lock, RealDisk},
     error::StorageError,
     log::{Durable, Log},
+    pins::{Cut, CutFile, PINS_MAX, Pin},
 };
 
 /// Settings of the storage engine.

@@ -74,6 +74,7 @@ fn messages_of_the_client_have_their_golden_bytes() {
         ..OpenFetch::default()
     };
     control(&hex!("wire_open_fetch_key"), &ClientMessage::from(ClientBody::OpenFetch(key)));
+    control(&hex!("wire_backup_begin"), &ClientMessage::from(ClientBody::BackupBegin(BackupBegin {})));
     let (topic, prefix, after) = ("orders/eu".to_owned(), b"47".to_vec(), Some(b"4711".to_vec()));
     let list = KeyList { topic, prefix, after, keys_max: 100 };
     control(&hex!("wire_key_list"), &ClientMessage::from(ClientBody::KeyList(list)));
@@ -122,6 +123,9 @@ fn messages_of_the_broker_have_their_golden_bytes() {
     let progress = FetchProgress { cursor: CURSOR.to_owned(), at_end: true };
     let keys = Keys { keys: vec![KeyInfo { key: b"4712".to_vec(), version: 3, last_offset: 400 }], truncated: true };
     control(&hex!("wire_keys"), &ServerMessage::from(ServerBody::Keys(keys)));
+    let file = BackupFile { name: "0000000000000003.wal".to_owned(), generation: 0x2_dead_beef, first_lsn: 900 };
+    let cut = BackupCut { shard: 0, next_lsn: 1_004, manifest_number: 7, manifest: b"{}".to_vec(), wal: vec![file] };
+    control(&hex!("wire_backup_cut"), &ServerMessage::from(ServerBody::BackupCut(cut)));
     control(&hex!("wire_fetch_progress"), &ServerMessage::from(ServerBody::FetchProgress(progress)));
     let head = FetchHead {
         offsets: vec![10, 0, 11, 12],

@@ -210,7 +210,7 @@ impl Check<'_, '_> {
         (self.report.first_lsn, self.report.next_lsn) = order.range();
         (self.report.frames, self.report.records) = order.counts();
         let next_lsn = order.range().1;
-        let reaches = named.consolidated().max(named.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.lsn));
+        let reaches = named.consolidated.max(named.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.lsn));
         if next_lsn < reaches && !order.is_broken() {
             let what = format!(
                 "the WAL ends at LSN {next_lsn}, behind it more was durable, up to {reaches}: files are missing"

@@ -31,6 +31,8 @@ pub(super) struct Named {
     objects: Option<Arc<Objects>>,
     root: PathBuf,
     pub(super) segments: Vec<SegmentRef>,
+    /// LSN up to which segments hold everything that is kept.
+    pub(super) consolidated: u64,
     /// The checkpoint, if its bytes are what was written.
     pub(super) checkpoint: Option<CheckpointRef>,
     checkpoint_bytes: u64,
@@ -38,11 +40,6 @@ pub(super) struct Named {
 }
 
 impl Named {
-    /// LSN up to which segments hold everything.
-    pub(super) fn consolidated(&self) -> u64 {
-        self.segments.last().map_or(0, |segment| segment.next_lsn)
-    }
-
     fn path(&self, object: &str) -> PathBuf {
         self.root.join(object)
     }
@@ -52,7 +49,15 @@ impl Named {
 pub(super) fn list(check: &mut Check<'_, '_>, wal: &wal::Listed) -> Go<Named> {
     let root = check.dir.join("objects");
     let shard = wal.shard.unwrap_or_default();
-    let mut named = Named { objects: None, root, segments: Vec::new(), checkpoint: None, checkpoint_bytes: 0, shard };
+    let mut named = Named {
+        objects: None,
+        root,
+        segments: Vec::new(),
+        consolidated: 0,
+        checkpoint: None,
+        checkpoint_bytes: 0,
+        shard,
+    };
     let store = match check.disk.objects_to_read(&named.root) {
         // A broker that was never started has none.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(named),
@@ -100,7 +105,9 @@ fn read_manifest(check: &mut Check<'_, '_>, objects: &Objects, named: &mut Named
     if let Some(number) = numbers.pop() {
         let object = manifest::object_of(number);
         match manifest::read(objects, number) {
-            Ok(Manifest { segments, checkpoint, epoch, .. }) => {
+            Ok(manifest) => {
+                named.consolidated = manifest.consolidated();
+                let Manifest { segments, checkpoint, epoch, .. } = manifest;
                 if epoch != 0 {
                     check.fault(
                         &named.path(&object),
@@ -196,6 +203,8 @@ pub(super) fn segments(check: &mut Check<'_, '_>, named: &Named, order: &mut Ord
     order.start_at(first);
     compare(check, named, order)?;
     for at in &named.segments {
+        // That nothing is missing between two of them the manifest has been asked.
+        order.skip_to(at.first_lsn);
         let path = named.path(&at.object);
         let source: Arc<dyn Ranges> = Arc::new(Object { objects: Arc::clone(objects), object: at.object.clone() });
         let faults = segment(check, named, at, (&path, &source), order)?;
@@ -208,6 +217,7 @@ pub(super) fn segments(check: &mut Check<'_, '_>, named: &Named, order: &mut Ord
             order.leave_out(at.next_lsn);
         }
     }
+    order.skip_to(named.consolidated);
     Ok(())
 }
 

@@ -95,6 +95,16 @@ impl Order {
         self.first_lsn = Some(lsn);
     }
 
+    /// Nothing is kept of what lies before an LSN, on purpose: what comes behind goes on anywhere.
+    pub(super) fn skip_to(&mut self, lsn: u64) {
+        if lsn > self.next_lsn {
+            self.complete = false;
+            self.next_lsn = lsn;
+            self.topics.clear();
+            self.keys.clear();
+        }
+    }
+
     /// A part of the log cannot be read: nothing is known of what comes behind it.
     pub(super) fn leave_out(&mut self, next_lsn: u64) {
         (self.complete, self.broken) = (false, true);

@@ -101,7 +101,7 @@ fn read_header(check: &mut Check<'_, '_>, path: &PathBuf, listed: &mut Listed) -
 
 /// Reads the files that count.
 pub(super) fn read(check: &mut Check<'_, '_>, listed: &Listed, named: &Named, order: &mut Order) -> Go {
-    let consolidated = named.consolidated();
+    let consolidated = named.consolidated;
     let first_reading = order.part() == 0;
     if first_reading {
         for (path, _) in listed.blank.iter().filter(|(_, first_lsn)| *first_lsn >= consolidated) {

@@ -359,3 +359,41 @@ fn whole(source: &dyn Ranges, footer: &Footer, expected: &Expected) -> Result<()
     }
     Ok(())
 }
+
+/// The last bytes of a segment, decoded for a check: two segments of one length that agree in them are the same.
+///
+/// # Errors
+/// If the store fails, or it is not the segment that was expected.
+pub fn footer_of(source: &dyn Ranges, expected: &Expected) -> Result<bytes::Bytes, StorageError> {
+    let at = expected.bytes.saturating_sub(FOOTER_BYTES as u64);
+    let footer = source.read(at..expected.bytes)?;
+    decoded(&footer, expected).map(|_| footer)
+}
+
+/// Checks the checksum of a whole segment and that it is the one expected. Reads all of it once, builds nothing.
+///
+/// # Errors
+/// If the store fails, or it is not.
+pub fn check_whole(source: &dyn Ranges, expected: &Expected) -> Result<(), StorageError> {
+    let footer = footer_of(source, expected)?;
+    let footer = decoded(&footer, expected)?;
+    whole(source, &footer, expected).map_err(|fault| corrupt(expected, fault.position, fault.what))
+}
+
+fn decoded(footer: &[u8], expected: &Expected) -> Result<Footer, StorageError> {
+    let at = expected.bytes.saturating_sub(FOOTER_BYTES as u64);
+    let footer = Footer::decode(footer, expected.bytes).map_err(|what| corrupt(expected, at, what.to_owned()))?;
+    let Expected { first_lsn, next_lsn, shard, .. } = *expected;
+    if (footer.bases.first_lsn, footer.next_lsn, footer.shard) != (first_lsn, next_lsn, shard) {
+        return Err(corrupt(
+            expected,
+            at,
+            "the footer names other LSNs, or another shard, than the manifest".to_owned(),
+        ));
+    }
+    Ok(footer)
+}
+
+fn corrupt(expected: &Expected, position: u64, what: String) -> StorageError {
+    StorageError::Corrupt { file: expected.object.clone().into(), position, what }
+}

@@ -39,8 +39,9 @@ use bytes::Bytes;
 
 pub use self::{
     cache::Cache,
-    check::{Fault as CheckFault, check},
+    check::{Fault as CheckFault, check, check_whole, footer_of},
     directory::KeyHead,
+    footer::FOOTER_BYTES,
     keys::KeyList,
     reader::{Expected, Ranges, Segment},
     survey::{PART_NAMES, Survey, TopicSurvey},

@@ -124,6 +124,11 @@ impl WalFiles {
         files.get(at).cloned()
     }
 
+    /// All files, oldest first.
+    pub(crate) fn all(&self) -> Vec<Arc<WalFile>> {
+        self.lock().iter().cloned().collect()
+    }
+
     /// The oldest file if more than `max` are full.
     pub(crate) fn oldest_over(&self, max: usize) -> Option<Arc<WalFile>> {
         let files = self.lock();
