@@ -210,6 +210,33 @@ fn what_cannot_be_backed_up_or_restored_is_said_so_and_changes_nothing() {
         let wrong = ["backup", text(&dest), "--addr", &addr, "--data-dir", text(&data), "--admin-token", "wrong"];
         let ended = offline(&wrong).await;
         assert_eq!(ended.code, Some(1), "{ended:?}");
+        broker.drain().await;
+        let ended = offline(&["backup", text(&dest), "--addr", &addr, "--data-dir", text(&data)]).await;
+        assert_eq!(ended.code, Some(69), "{ended:?}");
+        // A log in memory has nothing to copy.
+        site.arguments(&["--memory"]);
+        let broker = site.start().await;
+        let ended = site.tidegate(&broker, &["backup", text(&dest)]).await;
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        assert!(ended.stderr.starts_with("BACKUP_UNAVAILABLE: "), "{ended:?}");
+        broker.drain().await;
+    });
+}
+
+#[test]
+fn what_cannot_be_restored_is_said_so_and_changes_nothing() {
+    test(LIMIT, async {
+        let site = Site::new();
+        let broker = site.start().await;
+        let (data, good, full) = (site.data(), site.path("good"), site.path("full"));
+        let (file, newer) = (site.path("file"), site.path("newer"));
+        backed_up(&site, &broker, &good).await;
+        broker.drain().await;
+        fs::write(&file, "x").unwrap();
+        fs::create_dir(&full).unwrap();
+        fs::write(full.join("notes.txt"), "x").unwrap();
+        fs::create_dir(&newer).unwrap();
+        fs::write(newer.join("FORMAT"), "tidegate backup 9\n").unwrap();
         let cases: [(&Path, PathBuf, i32, &str); 8] = [
             (&good, data.clone(), 64, "is a data directory already"),
             (&good, full.clone(), 64, "is not empty"),
@@ -226,15 +253,5 @@ fn what_cannot_be_backed_up_or_restored_is_said_so_and_changes_nothing() {
             assert!(ended.stderr.contains(told) && !ended.stderr.contains("panicked"), "{told}: {ended:?}");
         }
         assert!(!site.path("r").exists(), "nothing was made");
-        broker.drain().await;
-        let ended = offline(&["backup", text(&dest), "--addr", &addr, "--data-dir", text(&data)]).await;
-        assert_eq!(ended.code, Some(69), "{ended:?}");
-        // A log in memory has nothing to copy.
-        site.arguments(&["--memory"]);
-        let broker = site.start().await;
-        let ended = site.tidegate(&broker, &["backup", text(&dest)]).await;
-        assert_eq!(ended.code, Some(1), "{ended:?}");
-        assert!(ended.stderr.starts_with("BACKUP_UNAVAILABLE: "), "{ended:?}");
-        broker.drain().await;
     });
 }

@@ -13,6 +13,7 @@ mod dedup;
 mod error;
 mod heads;
 mod keys;
+mod pin;
 mod reader;
 mod samples;
 mod state;
@@ -448,14 +449,6 @@ impl Shard {
             next_lsn: state.next_lsn,
             durable_lsn,
         }
-    }
-
-    /// What belongs to a copy of the log now, and the pin that keeps it; see [`Log::pin`]. Blocking, as is dropping the pin.
-    ///
-    /// # Errors
-    /// If the log is kept in memory, or there are too many pins.
-    pub fn pin(&self) -> Result<(storage::Cut, storage::Pin), ShardError> {
-        Ok(self.core.log.pin()?)
     }
 
     /// Why the log takes nothing more, if it does not.

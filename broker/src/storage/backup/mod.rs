@@ -45,6 +45,9 @@ use super::{
 /// Copied at once.
 const COPY_BYTES: u64 = 1 << 20;
 
+/// Where segments lie.
+const SEGMENT_PATHS: &str = "objects/seg/";
+
 /// How a backup is taken.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
@@ -160,8 +163,10 @@ impl Copy<'_, '_> {
     fn add(&mut self, path: String, (blake3, bytes): (String, u64), copied: bool) {
         self.done.bytes += bytes;
         self.done.bytes_copied += if copied { bytes } else { 0 };
+        // Segments are in it from the start; how long all else is shows on the way.
+        self.total += if path.starts_with(SEGMENT_PATHS) { 0 } else { bytes };
         self.book.files.push(Entry { path, bytes, blake3 });
-        (self.tell)(self.done.bytes, self.total.max(self.done.bytes));
+        (self.tell)(self.done.bytes, self.total);
     }
 
     /// A WAL file up to the cut, each entry checked.

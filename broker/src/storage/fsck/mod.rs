@@ -188,6 +188,7 @@ impl Check<'_, '_> {
     fn all(&mut self, keys_max: usize) -> Go {
         let wal = wal::list(self)?;
         let named = objects::list(self, &wal)?;
+        self.total += wal.needed_bytes(named.consolidated);
         directory::blobs(self)?;
         let mut order = Order::new(keys_max);
         loop {

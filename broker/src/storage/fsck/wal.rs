@@ -33,7 +33,23 @@ pub(super) struct Listed {
 struct Found {
     path: PathBuf,
     file: Arc<dyn DiskFile>,
+    bytes: u64,
     header: FileHeader,
+}
+
+impl Listed {
+    /// The files that hold what no segment holds: all frames of a file lie in segments if the next one starts no later than
+    /// they end.
+    fn needed(&self, consolidated: u64) -> impl Iterator<Item = &Found> {
+        let next = move |at: usize| self.files.get(at + 1).map(|next| next.header.first_lsn);
+        let needed = move |at: usize| next(at).is_none_or(|next| next > consolidated);
+        self.files.iter().enumerate().filter(move |(at, _)| needed(*at)).map(|(_, found)| found)
+    }
+
+    /// Bytes of these.
+    pub(super) fn needed_bytes(&self, consolidated: u64) -> u64 {
+        self.needed(consolidated).map(|found| found.bytes).sum()
+    }
 }
 
 /// Reads the header of every file.
@@ -77,14 +93,13 @@ fn read_header(check: &mut Check<'_, '_>, path: &PathBuf, listed: &mut Listed) -
         Ok(read) => read,
         Err(error) => return Ok(Err(error)),
     };
-    check.total += bytes;
     match header {
         HeaderRead::Known(header) => {
             let shard = *listed.shard.get_or_insert(header.shard);
             if header.shard != shard {
                 check.fault(path, 6, format!("the file is of shard {}, others are of {shard}", header.shard))?;
             } else {
-                listed.files.push(Found { path: path.clone(), file, header });
+                listed.files.push(Found { path: path.clone(), file, bytes, header });
             }
         }
         HeaderRead::Version(version) => {
@@ -108,11 +123,7 @@ pub(super) fn read(check: &mut Check<'_, '_>, listed: &Listed, named: &Named, or
             check.fault(path, 0, "the header of the file is damaged, entries stand behind it")?;
         }
     }
-    // All frames of a file lie in segments if the next one starts no later than they end.
-    let needed: Vec<&Found> = (listed.files.iter().enumerate())
-        .filter(|(at, _)| listed.files.get(at + 1).is_none_or(|next| next.header.first_lsn > consolidated))
-        .map(|(_, found)| found)
-        .collect();
+    let needed: Vec<&Found> = listed.needed(consolidated).collect();
     let dir = check.dir.join("wal");
     match needed.first() {
         None if consolidated > 0 => {
