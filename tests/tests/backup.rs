@@ -12,10 +12,14 @@ use std::{
 };
 
 use serde_json::Value;
+use tidegate_protocol::{
+    error::Code,
+    wire::{BackupBegin, ClientBody, ServerBody},
+};
 use tidegate_tests::{
     broker::{Broker, Ended, Site, binary, run},
-    raw::{Client, Login, Send},
-    wait::{count, test, within},
+    raw::{Client, Heard, Login, Refused, Send, code, hear, say},
+    wait::{count, test, until, within},
     workload::Workload,
 };
 use tokio::sync::watch;
@@ -253,5 +257,99 @@ fn what_cannot_be_restored_is_said_so_and_changes_nothing() {
             assert!(ended.stderr.contains(told) && !ended.stderr.contains("panicked"), "{told}: {ended:?}");
         }
         assert!(!site.path("r").exists(), "nothing was made");
+    });
+}
+
+#[test]
+fn a_pin_ends_with_its_stream_or_its_connection_and_is_for_admins_alone() {
+    test(LIMIT, async {
+        let site = Site::new();
+        let broker = site.start().await;
+        let begin = || ClientBody::BackupBegin(BackupBegin {});
+        let stranger = Client::new(broker.addr).await;
+        match stranger.ask(begin()).await {
+            Err(Refused::Failure(failure)) => assert_eq!(code(&failure), Code::AdminRequired),
+            other => panic!("{other:?}"),
+        }
+        let client = Client::admin(broker.addr, &site.data()).await;
+        let pins = async |wanted: f64| {
+            let now = async || (broker.metric("tidegate_backup_pins", "").await == wanted).then_some(());
+            until(Duration::from_secs(20), format!("{wanted} pins"), now).await;
+        };
+        let mut streams = Vec::new();
+        for _ in 0..4 {
+            let (mut send, mut receive) = client.open().await.unwrap();
+            say(&mut send, begin()).await.unwrap();
+            match hear(&mut receive).await {
+                Ok(Heard::Message(ServerBody::BackupCut(cut))) => {
+                    assert_eq!((cut.wal.len(), cut.manifest_number), (1, 0))
+                }
+                other => panic!("{other:?}"),
+            }
+            streams.push((send, receive));
+        }
+        pins(4.0).await;
+        match client.ask(begin()).await {
+            Err(Refused::Failure(failure)) => assert_eq!(code(&failure), Code::LimitReached),
+            other => panic!("{other:?}"),
+        }
+        let (mut send, _receive) = streams.pop().unwrap();
+        send.finish().unwrap();
+        pins(3.0).await;
+        let (mut send, _receive) = streams.pop().unwrap();
+        send.reset(0_u32.into()).unwrap();
+        pins(2.0).await;
+        client.close();
+        pins(0.0).await;
+        // A drain does not wait for one.
+        let client = Client::admin(broker.addr, &site.data()).await;
+        let (mut send, mut receive) = client.open().await.unwrap();
+        say(&mut send, begin()).await.unwrap();
+        assert!(hear(&mut receive).await.is_ok());
+        broker.drain().await;
+    });
+}
+
+#[test]
+fn a_backup_that_is_killed_is_none_and_the_next_one_is_whole() {
+    test(LIMIT, async {
+        let mut site = Site::new();
+        site.arguments(SMALL);
+        let broker = site.start().await;
+        let client = Client::new(broker.addr).await;
+        for _ in 0..200 {
+            client.put(&[Send::keyed("orders", "k", "x".repeat(20_000))]).await;
+        }
+        let dest = site.path("backup");
+        let mut killed = 0;
+        for round in 0..12 {
+            let mut command = Command::new(binary());
+            command.args(["backup", text(&dest), "--addr", &broker.addr.to_string(), "--data-dir", text(&site.data())]);
+            let mut child = command.spawn().unwrap();
+            // At some instant: that it began, and then so many looks.
+            until(LIMIT, "the backup began", async || {
+                (dest.join("data").is_dir() || child.try_wait().unwrap().is_some()).then_some(())
+            })
+            .await;
+            for _ in 0..round * 3 {
+                tokio::task::yield_now().await;
+                fs::read_dir(&dest).unwrap().count();
+            }
+            child.kill().unwrap();
+            killed += usize::from(!child.wait().unwrap().success());
+            let code = offline(&["restore", text(&dest), text(&site.path(&format!("r{round}")))]).await.code;
+            // Nothing of it counts, or all does.
+            let counts = dest.join("BACKUP").exists();
+            assert_eq!(code, Some(if counts { 0 } else { 74 }), "round {round}");
+        }
+        assert!(killed > 0);
+        backed_up(&site, &broker, &dest).await;
+        assert!(contents(&dest).iter().all(|name| name.len() == 64), "nothing is left over");
+        client.close();
+        broker.kill();
+        let elsewhere = restored(&dest).await;
+        let broker = elsewhere.start().await;
+        assert_eq!(Client::new(broker.addr).await.all("orders").await.len(), 200);
+        broker.drain().await;
     });
 }

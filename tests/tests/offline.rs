@@ -35,7 +35,7 @@ fn objects(ended: &Ended) -> Vec<Value> {
 }
 
 fn files(dir: &Path) -> Vec<PathBuf> {
-    let mut files: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut files: Vec<_> = fs::read_dir(dir).into_iter().flatten().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     files
 }
@@ -83,8 +83,8 @@ fn a_directory_is_whole_after_a_kill_and_every_damage_is_found_where_it_is() {
             fs::write(segment, bytes).unwrap();
         }
         let first = ends(1, &["fsck", text(&data)]).await.stdout;
-        assert!(first.starts_with(&format!("fault   {} at byte 8: ", segments[0].display())), "{first}");
-        assert_eq!(first.lines().count(), 2, "{first}");
+        let faults: Vec<_> = first.lines().filter(|line| line.starts_with("fault ")).collect();
+        assert!(faults.len() == 1 && faults[0].contains(&format!("{} at byte 8: ", segments[0].display())), "{first}");
         let all = objects(&ends(1, &["fsck", text(&data), "--all", "--output", "json"]).await);
         let faults: Vec<_> = all.iter().filter(|row| row["level"] == "fault").map(|row| &row["file"]).collect();
         assert_eq!(faults, segments[..2].iter().map(|path| text(path)).collect::<Vec<_>>());
@@ -105,8 +105,10 @@ fn files_are_shown_wherever_they_lie() {
         let copy = site.path("copy");
         let mut kinds = Vec::new();
         for dir in ["objects/seg", "objects/manifest", "objects/checkpoint", "wal"] {
-            let Some(file) = fs::read_dir(data.join(dir)).ok().and_then(|mut dir| dir.next()) else { continue };
-            fs::copy(file.unwrap().path(), &copy).unwrap();
+            // A WAL file made ready for later holds nothing yet.
+            let used = |path: &PathBuf| !fs::read(path).unwrap().starts_with(&[0; 4]);
+            let Some(file) = files(&data.join(dir)).into_iter().find(used) else { continue };
+            fs::copy(file, &copy).unwrap();
             let shown =
                 objects(&ends(0, &["inspect", text(&copy), "--records", "--limit", "2", "--output", "json"]).await);
             let records = shown.iter().filter(|row| row["item"] == "record").count();

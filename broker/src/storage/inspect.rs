@@ -1,6 +1,9 @@
 //! What a file of ours holds, wherever it lies: segment, WAL file, manifest or checkpoint, known by its first bytes. A
 //! damaged one is told as far as it can be read. Changes nothing. Called by `cli`.
 
+#[cfg(test)]
+mod tests;
+
 use std::{collections::BTreeMap, ops::Range, path::Path, sync::Arc};
 
 use bytes::Bytes;
@@ -14,7 +17,7 @@ use super::{
     segment::{Ranges, StoredRecord, Survey, TopicSurvey},
     store::{CHECKPOINT_HEAD_BYTES, checkpoint_head},
     wal::{
-        entry::HeaderRead,
+        entry::{HEADER_BYTES, HeaderRead},
         walk::{self, Step, Walk, Window},
     },
 };
@@ -76,14 +79,21 @@ pub fn run(
     let magic = read(0..bytes.min(MAGIC_BYTES as u64))?;
     let tail = read(bytes.saturating_sub(MAGIC_BYTES as u64)..bytes)?;
     // An entry stands behind the page of the header, be that damaged.
-    let entry = read(bytes.min(4096)..bytes.min(4096 + MAGIC_BYTES as u64))?;
+    let entry = read(bytes.min(HEADER_BYTES as u64)..bytes.min((HEADER_BYTES + MAGIC_BYTES) as u64))?;
     match (&magic[..], &tail[..], &entry[..]) {
         (b"TGS1", ..) | (_, b"TGS1", _) => segment(&file, bytes, path, records_max, tell),
         (b"TGW1", ..) | (_, _, b"TGE1") => wal(&*file, path, records_max, tell),
         (b"TGC1", ..) => checkpoint(&read, bytes, states, records_max, tell),
+        ([0, 0, 0, 0], ..) if bytes >= HEADER_BYTES as u64 && is_zero(&read(0..HEADER_BYTES as u64)?) => {
+            Ok(tell(Item::Fields("wal", vec![("bytes", json!(bytes)), ("in_use", json!(false))]))?)
+        }
         ([b'{', ..], ..) if bytes <= MANIFEST_BYTES_MAX => tell_manifest(&read(0..bytes)?, path, tell),
         _ => Err(InspectError::Unknown { path: path.display().to_string() }),
     }
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| *byte == 0)
 }
 
 /// A file as it lies there.
