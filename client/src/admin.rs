@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tidegate_protocol::wire::{
     Activated, Chain, ChainExplain, ClientBody, KeyList, Keys, PluginList, PluginRollback, PluginSwap, Plugins,
-    ProducerId, Reload, ServerBody, TopicCreate, TopicInfo, TopicList, Topics,
+    ProducerId, Reload, ServerBody, TopicCreate, TopicInfo, TopicList, TopicTruncate, TopicTruncated, Topics,
 };
 
 use crate::{BackupPin, Connection, Error};
@@ -66,6 +66,16 @@ impl Admin {
     pub async fn create_topic(&self, name: &str) -> Result<TopicInfo, Error> {
         let create = TopicCreate { name: name.to_owned() };
         ask!(self, ClientBody::TopicCreate(create), TopicCreated, self.patience())
+    }
+
+    /// Removes a topic's records before an offset: durable, and gone for readers, when it is answered. Needs the admin
+    /// credential.
+    ///
+    /// # Errors
+    /// If there is no such topic, it does not go so far, the broker refuses or cannot be reached.
+    pub async fn truncate_topic(&self, topic: &str, before: u64) -> Result<TopicTruncated, Error> {
+        let truncate = TopicTruncate { topic: topic.to_owned(), before };
+        ask!(self, ClientBody::TopicTruncate(truncate), TopicTruncated, self.patience())
     }
 
     /// The plugins of the tenant.

@@ -84,7 +84,7 @@ codes! {
     410 CursorInvalid "CURSOR_INVALID" false
         "The cursor is damaged, of another version, or of another log." "Nothing was read." "Start from `earliest`, `latest` or an offset."
     411 OffsetOutOfRange "OFFSET_OUT_OF_RANGE" false
-        "The offset lies behind the end of the topic." "Nothing was read." "Start from `latest`, or wait until it exists."
+        "The offset lies behind the end of the topic, or its record is gone by retention or truncation." "Nothing was read or removed." "Start from `earliest` or `latest`, or at an offset between the two that the message or `tidegate topics TOPIC` names."
     500 PluginRejected "PLUGIN_REJECTED" false
         "A plugin refused the record; the reason is its own." "The record was not appended; under `rejection = \"all\"` neither was its batch." "Fix the record as the reason says."
     501 PluginRetry "PLUGIN_RETRY" true

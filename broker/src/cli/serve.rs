@@ -4,6 +4,7 @@ use std::{
     fmt::{self, Display},
     net::{SocketAddr, ToSocketAddrs as _},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use serde::Serialize;
@@ -73,6 +74,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = units::bytes)]
     tail_size: u64,
 
+    /// How often is looked at what topics need not keep (`retention` in plugins.toml).
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::duration)]
+    retention_every: Duration,
+
     /// What is logged to standard error: a level (error, warn, info, debug, trace) or TARGET=LEVEL, with commas between.
     #[arg(long, value_name = "FILTER", default_value = "info", env = "TIDEGATE_LOG")]
     log: String,
@@ -137,6 +142,7 @@ fn flags(args: Args, connect: &ConnectArgs) -> Result<ServeConfig, Error> {
         create_topics: !args.no_create_topics,
         memory: args.memory,
         wal_file_bytes: args.wal_file_size,
+        retention_every: args.retention_every,
         tail_bytes: args.tail_size,
         ..ServeConfig::default()
     })

@@ -19,6 +19,8 @@ pub struct Config {
     pub memory: bool,
     /// Length of a WAL file; see `storage::Config`.
     pub wal_file_bytes: u64,
+    /// How often is looked at what need not be kept; see `shard::Config`.
+    pub retention_every: Duration,
     /// Bytes of the last frames kept in memory; see `storage::Config`.
     pub tail_bytes: usize,
     /// Address for clients (UDP). Port 0 = a free one.

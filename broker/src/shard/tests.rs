@@ -9,6 +9,7 @@ mod fsck;
 mod keys;
 mod producers;
 mod replay;
+mod retention;
 
 use std::{
     path::PathBuf,

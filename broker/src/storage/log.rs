@@ -1,5 +1,7 @@
 //! The log as its callers see it: a handle on a writer thread that makes queued frames durable in groups.
 
+mod history;
+
 use std::{
     collections::VecDeque,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -10,6 +12,7 @@ use bytes::Bytes;
 use tidegate_protocol::stored::StoredFrame;
 use tokio::sync::{Notify, watch};
 
+pub use self::history::{Reclaim, Reclaimed};
 use super::{
     Config, Replayed, Run, StorageError, WalKind,
     directory::Directory,
@@ -173,6 +176,12 @@ impl Log {
         self.handle.shared.durable.subscribe()
     }
 
+    /// It takes nothing more: it was closed, or has failed.
+    pub fn is_over(&self) -> bool {
+        let queue = self.handle.shared.lock();
+        queue.closing || queue.failed.is_some()
+    }
+
     /// Bytes that wait for the disk.
     pub fn queued_bytes(&self) -> usize {
         self.handle.shared.lock().bytes
@@ -243,7 +252,7 @@ impl Log {
         local.store.read(from_lsn, bytes_max, wanted)?.ok_or_else(gone)
     }
 
-    /// LSN up to which segments hold everything.
+    /// LSN up to which segments hold everything that is kept.
     pub fn consolidated(&self) -> u64 {
         self.handle.local.as_ref().map_or(0, |local| local.store.consolidated())
     }

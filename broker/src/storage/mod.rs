@@ -22,6 +22,7 @@ mod pins;
 mod ring;
 pub mod segment;
 mod segments;
+mod stamp;
 mod store;
 mod wal;
 
@@ -39,8 +40,9 @@ pub use self::{
     blobs::Blobs,
     disk::{Disk, DiskFile, Lock, RealDisk},
     error::StorageError,
-    log::{Durable, Log},
+    log::{Durable, Log, Reclaim, Reclaimed},
     pins::{Cut, CutFile, PINS_MAX, Pin},
+    stamp::{FrameStamp, Stamps, share},
 };
 
 /// Settings of the storage engine.

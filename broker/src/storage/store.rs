@@ -1,7 +1,10 @@
 //! What lies behind the WAL: segments, the manifest that names them, the checkpoint; and the thread that moves full WAL
 //! files there.
 
+mod reclaim;
+
 use std::{
+    collections::HashMap,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -17,7 +20,7 @@ use tokio::sync::Notify;
 use super::{
     Run, StorageError,
     index::Wanted,
-    manifest::{CHECKPOINTS, CheckpointRef, Current, SegmentRef},
+    manifest::{CHECKPOINTS, CheckpointRef, Current, Manifest, SegmentRef},
     objects::Objects,
     pins::{Cut, CutFile, Pin, Pins},
     segment::{KeyRun, StoredKey},
@@ -49,12 +52,49 @@ pub(crate) struct Store {
     /// Changed by consolidation and by checkpoints, one at a time.
     current: Mutex<Current>,
     /// The manifest's segments, for readers.
-    listed: ArcSwap<Vec<SegmentRef>>,
+    listed: ArcSwap<Listed>,
+    /// By first LSN of a segment, why it stays.
+    kept: Mutex<HashMap<u64, reclaim::Kept>>,
     segments: Segments,
     pins: Arc<Pins>,
     /// Bytes that left the WAL since the last checkpoint, and bytes of that.
     grown_bytes: AtomicU64,
     checkpoint_bytes: AtomicU64,
+}
+
+/// The segments as readers see them. Whatever lies between them, or between the last and the end, is gone.
+#[derive(Debug)]
+struct Listed {
+    segments: Vec<SegmentRef>,
+    /// LSN up to which segments hold everything that is kept.
+    consolidated: u64,
+}
+
+/// Where an LSN lies.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    /// In the segment of this number.
+    Segment(usize),
+    /// Nowhere any more; what comes next.
+    Hole { next_lsn: u64 },
+    /// In the WAL, or nowhere yet.
+    Behind,
+}
+
+impl Listed {
+    fn of(manifest: &Manifest) -> Self {
+        Self { segments: manifest.segments.clone(), consolidated: manifest.consolidated() }
+    }
+
+    fn place(&self, lsn: u64) -> Place {
+        let at = self.segments.partition_point(|segment| segment.next_lsn <= lsn);
+        match self.segments.get(at) {
+            _ if lsn >= self.consolidated => Place::Behind,
+            Some(segment) if segment.first_lsn <= lsn => Place::Segment(at),
+            Some(segment) => Place::Hole { next_lsn: segment.first_lsn },
+            None => Place::Hole { next_lsn: self.consolidated },
+        }
+    }
 }
 
 /// LSN and CRC of a checkpoint's first bytes, if they are those of one.
@@ -73,25 +113,44 @@ impl Store {
     pub(crate) fn open(shard: u16, objects: Objects, wal_file_bytes: u64) -> Result<Self, StorageError> {
         let objects = Arc::new(objects);
         let current = Current::load(&objects)?;
-        let listed = ArcSwap::from_pointee(current.manifest.segments.clone());
+        let listed = ArcSwap::from_pointee(Listed::of(&current.manifest));
         let segments = Segments::new(shard, Arc::clone(&objects), wal_file_bytes);
         let (current, pins) = (Mutex::new(current), Pins::new(Arc::clone(&objects)));
-        let (grown_bytes, checkpoint_bytes) = Default::default();
-        Ok(Self { shard, objects, current, listed, segments, pins, grown_bytes, checkpoint_bytes })
+        let (kept, grown_bytes, checkpoint_bytes) = Default::default();
+        Ok(Self { shard, objects, current, listed, kept, segments, pins, grown_bytes, checkpoint_bytes })
     }
 
     fn current(&self) -> MutexGuard<'_, Current> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// LSN up to which segments hold everything.
+    /// LSN up to which segments hold everything that is kept.
     pub(crate) fn consolidated(&self) -> u64 {
-        self.listed.load().last().map_or(0, |segment| segment.next_lsn)
+        self.listed.load().consolidated
     }
 
     /// First LSN that a segment holds.
     pub(crate) fn first_lsn(&self) -> Option<u64> {
-        self.listed.load().first().map(|segment| segment.first_lsn)
+        self.listed.load().segments.first().map(|segment| segment.first_lsn)
+    }
+
+    /// Segments, and bytes of all.
+    pub(crate) fn usage(&self) -> (usize, u64) {
+        let listed = self.listed.load();
+        (listed.segments.len(), listed.segments.iter().map(|segment| segment.bytes).sum())
+    }
+
+    /// Reads by the list of segments. One that was dropped meanwhile is not there any more: then the list is another one.
+    fn with_listed<T>(&self, read: impl Fn(&Listed) -> Result<T, StorageError>) -> Result<T, StorageError> {
+        let mut listed = self.listed.load_full();
+        loop {
+            let done = read(&listed);
+            let now = self.listed.load_full();
+            if done.is_ok() || Arc::ptr_eq(&listed, &now) {
+                return done;
+            }
+            listed = now;
+        }
     }
 
     /// The checkpoint that counts.
@@ -187,7 +246,7 @@ impl Store {
             let mut manifest = current.manifest.clone();
             manifest.segments.extend(made);
             current.replace(&self.objects, manifest)?;
-            self.listed.store(Arc::new(current.manifest.segments.clone()));
+            self.listed.store(Arc::new(Listed::of(&current.manifest)));
         }
         drop(current);
         self.grown_bytes.fetch_add(file.bytes, Ordering::Relaxed);
@@ -204,7 +263,8 @@ impl Store {
         self.grown_bytes.load(Ordering::Relaxed) >= last.saturating_mul(CHECKPOINT_GROWTH)
     }
 
-    /// Reads frames that touch a wanted topic, from the segment that holds an LSN. `None` if none does.
+    /// Reads frames that touch a wanted topic, from the segment that holds an LSN; none where it is gone. `None`: it lies
+    /// behind all segments.
     ///
     /// # Errors
     /// If the store fails or the segment is damaged.
@@ -214,15 +274,16 @@ impl Store {
         bytes_max: usize,
         wanted: Wanted<'_>,
     ) -> Result<Option<Run>, StorageError> {
-        let listed = self.listed.load_full();
-        let at = listed.partition_point(|segment| segment.next_lsn <= from_lsn);
-        let Some(segment) = listed.get(at).filter(|segment| segment.first_lsn <= from_lsn) else { return Ok(None) };
-        self.segments.read(segment, from_lsn, bytes_max, wanted).map(Some)
+        self.with_listed(|listed| match listed.place(from_lsn) {
+            Place::Behind => Ok(None),
+            Place::Hole { next_lsn } => Ok(Some(Run { frames: Vec::new(), next_lsn })),
+            Place::Segment(at) => self.segments.read(&listed.segments[at], from_lsn, bytes_max, wanted).map(Some),
+        })
     }
 }
 
 impl Store {
-    /// Records of a key from an LSN on, up to some bytes. `None` if no segment holds the LSN.
+    /// Records of a key from an LSN on, up to some bytes. `None` if the LSN lies behind all segments.
     ///
     /// # Errors
     /// If the store fails or a segment is damaged.
@@ -232,14 +293,23 @@ impl Store {
         bytes_max: usize,
         key: StoredKey<'_>,
     ) -> Result<Option<KeyRun>, StorageError> {
-        let listed = self.listed.load_full();
-        let at = listed.partition_point(|segment| segment.next_lsn <= from_lsn);
-        if listed.get(at).is_none_or(|segment| segment.first_lsn > from_lsn) {
+        self.with_listed(|listed| self.read_key_listed(listed, from_lsn, bytes_max, key))
+    }
+
+    fn read_key_listed(
+        &self,
+        listed: &Listed,
+        from_lsn: u64,
+        bytes_max: usize,
+        key: StoredKey<'_>,
+    ) -> Result<Option<KeyRun>, StorageError> {
+        if from_lsn >= listed.consolidated {
             return Ok(None);
         }
+        let at = listed.segments.partition_point(|segment| segment.next_lsn <= from_lsn);
         let mut run = KeyRun { records: Vec::new(), next_lsn: from_lsn };
         let mut bytes_left = bytes_max;
-        for segment in listed.iter().skip(at).take(KEY_SEGMENTS_MAX) {
+        for segment in listed.segments.iter().skip(at).take(KEY_SEGMENTS_MAX) {
             let open = self.segments.open(segment)?;
             let mut next = Some(key.from_offset);
             while let Some(from_offset) = next {
@@ -255,6 +325,10 @@ impl Store {
                 }
             }
             run.next_lsn = segment.next_lsn;
+        }
+        if at + KEY_SEGMENTS_MAX >= listed.segments.len() {
+            // Behind the last segment there may be a hole.
+            run.next_lsn = listed.consolidated;
         }
         Ok(Some(run))
     }

@@ -341,7 +341,7 @@ pub(crate) fn cursor(next_lsn: u64) -> String {
 }
 
 pub(crate) fn progress(next_lsn: u64, at_end: bool) -> Step {
-    Step::Bytes(encode(ServerBody::FetchProgress(FetchProgress { cursor: cursor(next_lsn), at_end })))
+    Step::Bytes(encode(ServerBody::FetchProgress(FetchProgress { cursor: cursor(next_lsn), at_end, gaps: Vec::new() })))
 }
 
 /// A batch frame with a record per value, at LSNs and offsets from `first` on.

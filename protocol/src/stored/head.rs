@@ -76,6 +76,11 @@ impl FrameHead {
         self.header.first_lsn.saturating_add(u64::from(self.records.max(1)))
     }
 
+    /// Bytes of the body.
+    pub fn body_bytes(&self) -> usize {
+        self.body_bytes
+    }
+
     /// Bytes of the whole frame.
     pub fn frame_bytes(&self) -> usize {
         self.header_bytes() + self.body_bytes

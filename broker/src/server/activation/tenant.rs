@@ -8,6 +8,7 @@ use tracing::{error, info};
 use super::{
     ActivationError,
     record::{Record, same_load},
+    retention,
 };
 use crate::{
     hooks::{Generation, LoadError, Plugin, Runtime, spec::PluginSpec},
@@ -167,6 +168,7 @@ impl Tenant {
             .await?;
         *state = prepared.state;
         let activated = ticket.durable().await.map_err(ActivationError::NotDurable)?;
+        shard.set_retention(self.number, retention::rules(&state.record.spec));
         info!(tenant = &*self.name, generation = activated.generation, lsn = activated.lsn, "generation is live");
         Ok(activated)
     }

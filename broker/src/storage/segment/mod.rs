@@ -25,6 +25,7 @@ mod directory;
 mod filter;
 mod footer;
 mod heads;
+mod history;
 mod keys;
 mod reader;
 mod scan;
