@@ -68,7 +68,8 @@ pub(crate) struct Current {
 }
 
 impl Manifest {
-    fn empty() -> Self {
+    /// Of a log that has neither segments nor a checkpoint.
+    pub(crate) fn empty() -> Self {
         Self { version: VERSION, epoch: 0, segments: Vec::new(), holes: Vec::new(), checkpoint: None }
     }
 
