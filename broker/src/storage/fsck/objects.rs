@@ -247,7 +247,10 @@ fn segment(
     };
     let cache = Arc::new(Cache::new(CACHE_BYTES));
     let mut wrong = false;
+    let mut times_ms: Option<(i64, i64)> = None;
     let mut each = |frame: &StoredFrame| -> Result<(), Stop> {
+        let time_ms = frame.header.broker_time_ms;
+        times_ms = Some((times_ms.map_or(time_ms, |(first, _)| first), time_ms));
         if let Err(what) = order.frame(frame) {
             wrong = true;
             check.fault(path, 0, what)?;
@@ -258,6 +261,9 @@ fn segment(
     let faults = segment::check(source, &cache, &expected, &mut each)?;
     for fault in &faults {
         check.fault(path, fault.position, fault.what.as_str())?;
+    }
+    if faults.is_empty() && times_ms != Some((at.first_time_ms, at.last_time_ms)) {
+        check.fault(path, 0, "the manifest names other times for it than its frames have")?;
     }
     Ok(wrong || !faults.is_empty())
 }
