@@ -8,7 +8,7 @@ use tidegate_protocol::wire::{
     ProducerId, Reload, ServerBody, TopicCreate, TopicInfo, TopicList, TopicTruncate, TopicTruncated, Topics,
 };
 
-use crate::{Connection, Error};
+use crate::{BackupPin, Connection, Error};
 
 /// Requests about topics and plugins. Changes of plugins need the admin credential.
 #[derive(Debug, Clone)]
@@ -132,6 +132,14 @@ impl Admin {
             return Err(Error::Protocol { what: "producer id 0" });
         }
         Ok(given.id)
+    }
+
+    /// A cut of the whole log, kept until the pin goes. Needs the admin credential.
+    ///
+    /// # Errors
+    /// If the broker keeps its log in memory, too many backups are under way, it refuses or cannot be reached.
+    pub async fn backup(&self) -> Result<BackupPin, Error> {
+        BackupPin::take(&self.connection, self.patience()).await
     }
 
     fn patience(&self) -> Duration {

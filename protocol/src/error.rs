@@ -119,6 +119,8 @@ codes! {
         "A write or fsync of the log failed; the shard takes no more records." "Not acked: the batch may or may not be there after a restart; what was acked is safe." "Check the disk, restart the broker, retry with the same producer id and sequence."
     603 ShuttingDown "SHUTTING_DOWN" true
         "The broker is draining." "Nothing of the batch was appended." "Connect again; the client does it by itself."
+    604 BackupUnavailable "BACKUP_UNAVAILABLE" false
+        "The broker keeps its log in memory only: nothing is there to be copied." "Nothing was copied." "Start the broker without --memory."
     699 Internal "INTERNAL" false
         "A bug of the broker." "Nothing of the batch was appended." "Report it with the broker's log."
 }

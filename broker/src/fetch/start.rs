@@ -61,7 +61,7 @@ impl Fetch {
         // Who resumes is told what it missed; who starts at what there is misses nothing.
         let gaps_since = if matches!(open.start, Some(Start::Cursor(_))) { 0 } else { reader.low_changes() };
         let (next_lsn, from_offset) = match &open.start {
-            None | Some(Start::Earliest(_)) => (reader.first_lsn(), 0),
+            None | Some(Start::Earliest(_)) => (earliest(topic.as_ref().and_then(Option::as_ref), reader), 0),
             Some(Start::Latest(_)) => (reader.end(), 0),
             Some(Start::Since(time_ms)) => (since(*time_ms, reader).await?, 0),
             Some(Start::Ago(ago_ms)) => {
@@ -118,6 +118,12 @@ async fn at_head(key: Option<&[u8]>, topic: Option<&Topic>, end: u64, reader: &R
         (None, next_lsn) => (next_lsn, 0),
         (Some(offset), _) => (reader.lsn_of(topic.id, offset).unwrap_or_else(|| reader.first_lsn()), offset),
     })
+}
+
+/// Where the first record that is kept may stand: of one topic not before its low offset.
+fn earliest(topic: Option<&Topic>, reader: &Reader) -> u64 {
+    let of_topic = topic.and_then(|topic| reader.lsn_of(topic.id, topic.low_offset));
+    of_topic.unwrap_or_default().max(reader.first_lsn())
 }
 
 /// Where the first record stands that was taken at a time or later.

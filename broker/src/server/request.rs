@@ -56,13 +56,13 @@ pub(super) async fn answer(broker: &Arc<Broker>, peer: &Peer, body: ClientBody) 
             let reloaded = broker.activation.reload(&peer.tenant, reload.based_on).await;
             reloaded.map(ServerBody::Activated).map_err(|error| error.failure())
         }
-        ClientBody::Hello(_) | ClientBody::OpenProduce(_) | ClientBody::OpenFetch(_) => {
+        ClientBody::Hello(_) | ClientBody::OpenProduce(_) | ClientBody::OpenFetch(_) | ClientBody::BackupBegin(_) => {
             Err(Failure::new(Code::ProtocolViolation, "this message is no request"))
         }
     }
 }
 
-fn admin(peer: &Peer, verb: &str) -> Result<(), Failure> {
+pub(super) fn admin(peer: &Peer, verb: &str) -> Result<(), Failure> {
     if peer.principal.admin {
         return Ok(());
     }

@@ -3,6 +3,8 @@
 //! Protobuf, because its messages may be cut in parts and put back together by laying them end to end: the state is
 //! written bucket by bucket without a second copy of it in memory.
 
+mod rows;
+
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
@@ -14,6 +16,7 @@ use prost::Message;
 use tidegate_protocol::topic::TopicName;
 use tokio::sync::Notify;
 
+pub use self::rows::CheckpointRows;
 use super::{
     Activation, Config, Core, ShardError,
     dedup::{Dedup, Stored, Window},

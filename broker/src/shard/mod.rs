@@ -14,6 +14,7 @@ mod error;
 mod heads;
 mod keys;
 mod lows;
+mod pin;
 mod reader;
 mod retention;
 mod samples;
@@ -45,6 +46,7 @@ use self::{
     state::State,
 };
 pub use self::{
+    checkpoint::CheckpointRows,
     dedup::{WINDOW, WINDOW_AGE_MS},
     error::{Refusal, ShardError},
     keys::{Key, KeyRange},

@@ -5,6 +5,7 @@
 mod conditions;
 mod crash;
 mod durable;
+mod fsck;
 mod keys;
 mod producers;
 mod replay;

@@ -19,6 +19,7 @@ use super::{
     disk::{Disk, Lock},
     index::Wanted,
     objects::Objects,
+    pins::{Cut, Pin},
     ring::Ring,
     segment::{KeyRun, StoredKey},
     store::{Consolidation, Store},
@@ -283,6 +284,15 @@ impl Log {
             Some(local) => local.store.put_checkpoint(lsn, state),
             None => Ok(()),
         }
+    }
+
+    /// What belongs to a copy of the log now, and the pin that keeps it. Blocking, as is dropping the pin.
+    ///
+    /// # Errors
+    /// [`StorageError::NothingDurable`] of a log in memory, [`StorageError::PinsFull`].
+    pub fn pin(&self) -> Result<(Cut, Pin), StorageError> {
+        let local = self.handle.local.as_ref().ok_or(StorageError::NothingDurable)?;
+        local.store.pin(&local.files, || self.handle.shared.durable.borrow().next_lsn)
     }
 
     /// Bytes of frames held in memory for readers, and WAL files in use.

@@ -8,7 +8,8 @@ use super::{StorageError, objects::Objects};
 
 /// Version of the manifest's text.
 const VERSION: u32 = 2;
-const DIR: &str = "manifest";
+/// Directory of the manifests.
+pub(crate) const DIR: &str = "manifest";
 /// Directory of the segments.
 pub(crate) const SEGMENTS: &str = "seg";
 /// Directory of the checkpoints.
@@ -67,7 +68,8 @@ pub(crate) struct Current {
 }
 
 impl Manifest {
-    fn empty() -> Self {
+    /// Of a log that has neither segments nor a checkpoint.
+    pub(crate) fn empty() -> Self {
         Self { version: VERSION, epoch: 0, segments: Vec::new(), holes: Vec::new(), checkpoint: None }
     }
 
@@ -114,6 +116,15 @@ impl Manifest {
             (Some(hole), _) => Some(format!("the hole at LSN {} does not stand between segments", hole.first_lsn)),
         }
     }
+
+    /// As it is written.
+    ///
+    /// # Errors
+    /// Never: plain data is JSON.
+    pub(crate) fn text(&self) -> Result<Bytes, StorageError> {
+        let text = serde_json::to_vec(self);
+        text.map(Bytes::from).map_err(|error| StorageError::Encode { what: "manifest", source: error.into() })
+    }
 }
 
 impl Current {
@@ -150,9 +161,7 @@ impl Current {
     /// If somebody else changed it, or as the store says; the old one counts then.
     pub(crate) fn replace(&mut self, objects: &Objects, manifest: Manifest) -> Result<(), StorageError> {
         let number = self.number + 1;
-        let text = serde_json::to_vec(&manifest)
-            .map_err(|error| StorageError::Encode { what: "manifest", source: error.into() })?;
-        objects.create(&object_of(number), Bytes::from(text).into())?;
+        objects.create(&object_of(number), manifest.text()?.into())?;
         let before = std::mem::replace(self, Self { number, manifest });
         if before.number > 0
             && let Err(error) = objects.remove(&object_of(before.number))
@@ -169,26 +178,39 @@ struct Versioned {
     version: u32,
 }
 
-fn read(objects: &Objects, number: u64) -> Result<Manifest, StorageError> {
+/// Reads the manifest of a number.
+///
+/// # Errors
+/// If the store fails, or it cannot be read.
+pub(crate) fn read(objects: &Objects, number: u64) -> Result<Manifest, StorageError> {
     let object = object_of(number);
-    let text = objects.get(&object)?;
-    let corrupt = |what: String| StorageError::Corrupt { file: object.clone().into(), position: 0, what };
-    let Versioned { version } = serde_json::from_slice(&text).map_err(|error| corrupt(error.to_string()))?;
+    parse(&object, &objects.get(&object)?)
+}
+
+/// Reads the text of a manifest; `object` is its name for errors.
+///
+/// # Errors
+/// If it is none that this build reads, or its segments leave a gap.
+pub(crate) fn parse(object: &str, text: &[u8]) -> Result<Manifest, StorageError> {
+    let corrupt = |what: String| StorageError::Corrupt { file: object.into(), position: 0, what };
+    let Versioned { version } = serde_json::from_slice(text).map_err(|error| corrupt(error.to_string()))?;
     if version != VERSION {
         return Err(corrupt(format!("manifest version {version} is not read by this build; it reads {VERSION}")));
     }
-    let manifest: Manifest = serde_json::from_slice(&text).map_err(|error| corrupt(error.to_string()))?;
+    let manifest: Manifest = serde_json::from_slice(text).map_err(|error| corrupt(error.to_string()))?;
     if let Some(fault) = manifest.fault() {
         return Err(corrupt(fault));
     }
     Ok(manifest)
 }
 
-fn object_of(number: u64) -> String {
+/// Name of the manifest of a number.
+pub(crate) fn object_of(number: u64) -> String {
     format!("{DIR}/{number:016}")
 }
 
-fn number_of(object: &str) -> Option<u64> {
+/// The number of a manifest's name.
+pub(crate) fn number_of(object: &str) -> Option<u64> {
     let digits = object.strip_prefix(DIR)?.strip_prefix('/')?;
     if digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_digit()) { digits.parse().ok() } else { None }
 }

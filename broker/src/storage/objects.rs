@@ -60,6 +60,14 @@ impl Objects {
         self.run("get", object, async move |store, path| store.get_range(&path, range).await)
     }
 
+    /// Length of an object.
+    ///
+    /// # Errors
+    /// If it does not exist, or as the store says.
+    pub(crate) fn length(&self, object: &str) -> Result<u64, StorageError> {
+        self.run("look at", object, async move |store, path| store.head(&path).await.map(|meta| meta.size))
+    }
+
     /// Names of the objects under a prefix.
     ///
     /// # Errors

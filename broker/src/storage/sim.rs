@@ -153,6 +153,10 @@ impl SimDisk {
         self.objects.set(name, bytes.to_vec());
     }
 
+    pub(crate) fn remove_object(&self, name: &str) {
+        self.objects.take_out(name);
+    }
+
     pub(crate) fn edit_object(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
         let mut bytes = self.objects.bytes_of(name);
         change(&mut bytes);

@@ -22,14 +22,20 @@ use super::{
     index::Wanted,
     manifest::{CHECKPOINTS, CheckpointRef, Current, Manifest, SegmentRef},
     objects::Objects,
+    pins::{Cut, CutFile, Pin, Pins},
     segment::{KeyRun, StoredKey},
     segments::{self, Segments},
-    wal::{files::WalFiles, local::OnFull, spare::Spares},
+    wal::{
+        files::{WalFile, WalFiles},
+        local::OnFull,
+        spare::Spares,
+    },
 };
 
 /// Starts a checkpoint object: then u64 LSN, u32 CRC-32C of the LSN and the state, the state.
 const CHECKPOINT_MAGIC: [u8; 4] = *b"TGC1";
-const CHECKPOINT_HEAD_BYTES: usize = 16;
+/// Bytes before the state.
+pub(crate) const CHECKPOINT_HEAD_BYTES: usize = 16;
 /// A checkpoint is asked for when the log has grown by this many times the last one: writing state must stay a small part
 /// of writing records.
 const CHECKPOINT_GROWTH: u64 = 2;
@@ -50,6 +56,7 @@ pub(crate) struct Store {
     /// By first LSN of a segment, why it stays.
     kept: Mutex<HashMap<u64, reclaim::Kept>>,
     segments: Segments,
+    pins: Arc<Pins>,
     /// Bytes that left the WAL since the last checkpoint, and bytes of that.
     grown_bytes: AtomicU64,
     checkpoint_bytes: AtomicU64,
@@ -90,6 +97,14 @@ impl Listed {
     }
 }
 
+/// LSN and CRC of a checkpoint's first bytes, if they are those of one.
+pub(crate) fn checkpoint_head(head: &[u8]) -> Option<(u64, u32)> {
+    let (magic, rest) = head.split_first_chunk::<4>()?;
+    let (lsn, rest) = rest.split_first_chunk::<8>()?;
+    let crc = rest.first_chunk::<4>()?;
+    (*magic == CHECKPOINT_MAGIC).then(|| (u64::from_le_bytes(*lsn), u32::from_le_bytes(*crc)))
+}
+
 impl Store {
     /// Reads the manifest.
     ///
@@ -100,9 +115,9 @@ impl Store {
         let current = Current::load(&objects)?;
         let listed = ArcSwap::from_pointee(Listed::of(&current.manifest));
         let segments = Segments::new(shard, Arc::clone(&objects), wal_file_bytes);
-        let current = Mutex::new(current);
+        let (current, pins) = (Mutex::new(current), Pins::new(Arc::clone(&objects)));
         let (kept, grown_bytes, checkpoint_bytes) = Default::default();
-        Ok(Self { shard, objects, current, listed, kept, segments, grown_bytes, checkpoint_bytes })
+        Ok(Self { shard, objects, current, listed, kept, segments, pins, grown_bytes, checkpoint_bytes })
     }
 
     fn current(&self) -> MutexGuard<'_, Current> {
@@ -179,11 +194,41 @@ impl Store {
         manifest.checkpoint = Some(CheckpointRef { lsn, object });
         current.replace(&self.objects, manifest)?;
         if let Some(before) = before
-            && let Err(error) = self.objects.remove(&before.object)
+            && let Err(error) = self.pins.discard(&before.object)
         {
             tracing::warn!(%error, "cannot remove the checkpoint before this one; the next start does");
         }
         Ok(())
+    }
+
+    /// What belongs to a copy of the log now, and the pin on it.
+    ///
+    /// # Errors
+    /// If there are too many pins.
+    pub(crate) fn pin(&self, wal: &WalFiles, durable: impl Fn() -> u64) -> Result<(Cut, Pin), StorageError> {
+        // While the manifest cannot change no file leaves the WAL that it does not name.
+        let current = self.current();
+        let manifest = &current.manifest;
+        let (text, consolidated) = (manifest.text()?, manifest.consolidated());
+        let objects = manifest.segments.iter().map(|segment| segment.object.clone());
+        let objects = objects.chain(manifest.checkpoint.iter().map(|checkpoint| checkpoint.object.clone())).collect();
+        let mut files = wal.all();
+        // Read last: so it is behind all that the manifest holds.
+        let next_lsn = durable();
+        files.retain(|file| file.header.first_lsn <= next_lsn);
+        let needed = |next: Option<&Arc<WalFile>>| next.is_none_or(|next| next.header.first_lsn > consolidated);
+        let unneeded = (0..files.len()).take_while(|at| !needed(files.get(at + 1))).count();
+        files.drain(..unneeded);
+        let pin = self.pins.pin(objects, files.clone())?;
+        let number = current.number;
+        drop(current);
+        let of = |file: &Arc<WalFile>| {
+            let name = file.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            CutFile { name, generation: file.header.generation, first_lsn: file.header.first_lsn }
+        };
+        let manifest = if number == 0 { Bytes::new() } else { text };
+        let wal = files.iter().map(of).collect();
+        Ok((Cut { shard: self.shard, next_lsn, manifest_number: number, manifest, wal }, pin))
     }
 
     /// Makes segments of the WAL's oldest file and takes it out of use. `None` if no more than `full_max` are full.

@@ -99,6 +99,17 @@ impl FrameHead {
         })
     }
 
+    /// Names of the topics of `header.topics`, as the body has them; fewer where one is none.
+    pub fn topic_names(&self) -> impl Iterator<Item = &str> + '_ {
+        let mut rest = self.bytes.get(self.header_bytes() + BODY_HEADER_BYTES..).unwrap_or_default();
+        (0..self.header.topics.len()).map_while(move |_| {
+            let (length, behind) = rest.split_first_chunk::<2>()?;
+            let (name, behind) = behind.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;
+            rest = behind;
+            std::str::from_utf8(name).ok()
+        })
+    }
+
     /// The frame as it was, byte for byte, of its records in batch order: the CRC of the body is checked again.
     ///
     /// # Errors

@@ -2,9 +2,12 @@
 
 use prost::Message;
 
-use super::admin::{
-    Activated, Chain, ChainExplain, KeyList, Keys, PluginList, PluginRollback, PluginSwap, Plugins, Reload,
-    TopicCreate, TopicInfo, TopicList, TopicTruncate, TopicTruncated, Topics,
+use super::{
+    admin::{
+        Activated, Chain, ChainExplain, KeyList, Keys, PluginList, PluginRollback, PluginSwap, Plugins, Reload,
+        TopicCreate, TopicInfo, TopicList, TopicTruncate, TopicTruncated, Topics,
+    },
+    backup::{BackupBegin, BackupCut},
 };
 
 /// First message of a connection.
@@ -106,7 +109,7 @@ pub struct ConflictDetail {
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct ClientMessage {
     /// Which.
-    #[prost(oneof = "ClientBody", tags = "1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23, 24, 25")]
+    #[prost(oneof = "ClientBody", tags = "1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23, 24, 25, 30")]
     pub body: Option<ClientBody>,
 }
 
@@ -152,6 +155,9 @@ pub enum ClientBody {
     /// Asks for an unused producer id.
     #[prost(message, tag = "25")]
     ProducerId(ProducerId),
+    /// Asks for a cut of the log, kept as long as the stream stands.
+    #[prost(message, tag = "30")]
+    BackupBegin(BackupBegin),
 }
 
 /// Opens a produce stream.
@@ -362,7 +368,7 @@ pub struct Gap {
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct ServerMessage {
     /// Which.
-    #[prost(oneof = "ServerBody", tags = "1, 2, 3, 4, 10, 11, 12, 13, 20, 21, 22, 25")]
+    #[prost(oneof = "ServerBody", tags = "1, 2, 3, 4, 10, 11, 12, 13, 20, 21, 22, 25, 30")]
     pub body: Option<ServerBody>,
 }
 
@@ -405,6 +411,9 @@ pub enum ServerBody {
     /// Answer to `ProducerId`.
     #[prost(message, tag = "25")]
     ProducerId(ProducerIdGiven),
+    /// Answer to `BackupBegin`.
+    #[prost(message, tag = "30")]
+    BackupCut(BackupCut),
 }
 
 /// Asks for a producer id.

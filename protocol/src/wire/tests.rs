@@ -74,6 +74,7 @@ fn messages_of_the_client_have_their_golden_bytes() {
         ..OpenFetch::default()
     };
     control(&hex!("wire_open_fetch_key"), &ClientMessage::from(ClientBody::OpenFetch(key)));
+    control(&hex!("wire_backup_begin"), &ClientMessage::from(ClientBody::BackupBegin(BackupBegin {})));
     let since = OpenFetch {
         pattern: "orders/*".to_owned(),
         start: Some(Start::Since(1_700_000_000_123)),
@@ -141,6 +142,9 @@ fn messages_of_the_broker_have_their_golden_bytes() {
     control(&hex!("wire_topic_truncated"), &ServerMessage::from(ServerBody::TopicTruncated(truncated)));
     let keys = Keys { keys: vec![KeyInfo { key: b"4712".to_vec(), version: 3, last_offset: 400 }], truncated: true };
     control(&hex!("wire_keys"), &ServerMessage::from(ServerBody::Keys(keys)));
+    let file = BackupFile { name: "0000000000000003.wal".to_owned(), generation: 0x2_dead_beef, first_lsn: 900 };
+    let cut = BackupCut { shard: 0, next_lsn: 1_004, manifest_number: 7, manifest: b"{}".to_vec(), wal: vec![file] };
+    control(&hex!("wire_backup_cut"), &ServerMessage::from(ServerBody::BackupCut(cut)));
     control(&hex!("wire_fetch_progress"), &ServerMessage::from(ServerBody::FetchProgress(progress)));
     let head = FetchHead {
         offsets: vec![10, 0, 11, 12],

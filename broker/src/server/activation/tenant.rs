@@ -167,8 +167,9 @@ impl Tenant {
             })
             .await?;
         *state = prepared.state;
-        let activated = ticket.durable().await.map_err(ActivationError::NotDurable)?;
+        // Before the wait, which may be given up. What these rules remove stands behind their record in the log.
         shard.set_retention(self.number, retention::rules(&state.record.spec));
+        let activated = ticket.durable().await.map_err(ActivationError::NotDurable)?;
         info!(tenant = &*self.name, generation = activated.generation, lsn = activated.lsn, "generation is live");
         Ok(activated)
     }

@@ -68,7 +68,7 @@ impl Store {
             done.bytes += segment.bytes;
             kept.remove(&segment.first_lsn);
             self.segments.forget(&segment.object);
-            if let Err(error) = self.objects.remove(&segment.object) {
+            if let Err(error) = self.pins.discard(&segment.object) {
                 tracing::warn!(%error, "cannot remove a segment that was dropped; the next start does");
             }
         }
