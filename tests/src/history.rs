@@ -59,6 +59,9 @@ impl Attempt {
     }
 }
 
+/// Version seen, whether it was read rather than made, start, end, whose.
+type Seen<'a> = (u64, bool, u64, u64, &'a str);
+
 /// Everything in a history that no order explains. `log` has for each key what was stored, by version from 1.
 pub fn problems(attempts: &[Attempt], log: &BTreeMap<String, Vec<String>>) -> Vec<String> {
     let mut problems = Vec::new();
@@ -70,8 +73,7 @@ pub fn problems(attempts: &[Attempt], log: &BTreeMap<String, Vec<String>>) -> Ve
             }
         }
     }
-    // Of each key: (version seen, whether it was read rather than made, start, end, whose).
-    let mut seen: BTreeMap<&str, Vec<(u64, bool, u64, u64, &str)>> = BTreeMap::new();
+    let mut seen: BTreeMap<&str, Vec<Seen<'_>>> = BTreeMap::new();
     for attempt in attempts {
         let Attempt { key, id, expected, start_ns, end } = attempt;
         let stored = places.remove(id.as_str());

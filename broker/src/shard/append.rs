@@ -266,10 +266,17 @@ impl State {
         let base = |id: u64| self.catalog.get(id).map_or(0, |entry| entry.next_offset);
         let stamps: Vec<TopicStamp> = ids.iter().map(|&id| TopicStamp { id, base_offset: base(id) }).collect();
         let mut next = stamps.clone();
+        let keyed = body.iter().flat_map(|body| body.records());
+        let keyed = keyed.filter_map(|(topic, record)| Some((stamps.get(usize::from(topic))?.id, record.key?)));
+        let hashes: Vec<u64> = keyed.map(|(topic, key)| self.heads.hash(topic, key)).collect();
+        let mut hashes = hashes.into_iter();
         let mut key_versions = Vec::with_capacity(body.map_or(0, |body| body.len() as usize));
         for (topic, record) in body.iter().flat_map(|body| body.records()) {
             let stamp = next.get_mut(usize::from(topic)).expect("every topic of the body was resolved");
-            let version = record.key.map_or(0, |key| self.heads.advance(stamp.id, key, stamp.base_offset));
+            let version = record.key.map_or(0, |key| {
+                let hash = hashes.next().expect("every key was hashed");
+                self.heads.advance(hash, stamp.id, key, stamp.base_offset)
+            });
             key_versions.push(version);
             stamp.base_offset += 1;
         }

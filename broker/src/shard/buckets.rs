@@ -74,32 +74,47 @@ impl<K: Hash + Eq + Clone, V: Clone> Buckets<K, V> {
         Self { maps, hasher: self.hasher.clone(), len: self.len }
     }
 
-    /// Hash, and number of the small map. That choice takes bits which choose nothing within it.
-    fn place<Q: Hash + ?Sized>(&self, key: &Q) -> (u64, usize) {
-        let hash = self.hasher.hash_one(key);
-        (hash, usize::try_from((hash >> 40) % COUNT as u64).unwrap_or_default())
+    /// The hash of a key, for `find_mut`.
+    pub(super) fn hash<Q: Hash + ?Sized>(&self, key: &Q) -> u64
+    where
+        K: Borrow<Q>,
+    {
+        self.hasher.hash_one(key)
+    }
+
+    /// Number of the small map. The choice takes bits which choose nothing within it.
+    fn at(hash: u64) -> usize {
+        usize::try_from((hash >> 40) % COUNT as u64).unwrap_or_default()
     }
 
     pub(super) fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
     {
-        let (hash, at) = self.place(key);
-        self.maps[at].read().find(hash, |(known, _)| known.borrow() == key).map(|(_, value)| value)
+        let hash = self.hash(key);
+        self.maps[Self::at(hash)].read().find(hash, |(known, _)| known.borrow() == key).map(|(_, value)| value)
     }
 
     pub(super) fn get_mut<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
     {
-        let (hash, at) = self.place(key);
-        self.maps[at].own().find_mut(hash, |(known, _)| known.borrow() == key).map(|(_, value)| value)
+        self.find_mut(self.hash(key), |known| known.borrow() == key)
+    }
+
+    /// The value of the key that has this hash and is the one wanted.
+    pub(super) fn find_mut(&mut self, hash: u64, is_it: impl Fn(&K) -> bool) -> Option<&mut V> {
+        self.maps[Self::at(hash)].own().find_mut(hash, |(known, _)| is_it(known)).map(|(_, value)| value)
     }
 
     pub(super) fn insert(&mut self, key: K, value: V) {
-        let (hash, at) = self.place(&key);
         let hasher = &self.hasher;
-        match self.maps[at].own().entry(hash, |(known, _)| *known == key, |(known, _)| hasher.hash_one(known)) {
+        let hash = hasher.hash_one(&key);
+        match self.maps[Self::at(hash)].own().entry(
+            hash,
+            |(known, _)| *known == key,
+            |(known, _)| hasher.hash_one(known),
+        ) {
             Entry::Occupied(mut entry) => entry.get_mut().1 = value,
             Entry::Vacant(entry) => {
                 entry.insert((key, value));

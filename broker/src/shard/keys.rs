@@ -100,11 +100,16 @@ mod tests {
     use super::*;
     use crate::shard::heads::Heads;
 
+    fn next(heads: &mut Heads, topic: u64, key: &[u8], offset: u64) {
+        let hash = heads.hash(topic, key);
+        heads.advance(hash, topic, key, offset);
+    }
+
     #[test]
     fn a_walk_holds_one_part_at_a_time_and_sees_what_stays() {
         let heads = RefCell::new(Heads::new());
         for number in 0..3_000_u64 {
-            heads.borrow_mut().advance(number % 2, format!("{number:04}").as_bytes(), number);
+            next(&mut heads.borrow_mut(), number % 2, format!("{number:04}").as_bytes(), number);
         }
         let range = |after: &str, keys_max| KeyRange {
             prefix: Bytes::from_static(b"1"),
@@ -116,7 +121,7 @@ mod tests {
             // Nobody holds the parts before: a change of one of them copies nothing.
             let mut heads = heads.borrow_mut();
             assert!(number == 0 || heads.shared() == 0, "part {number}");
-            heads.advance(7, b"1", number as u64);
+            next(&mut heads, 7, b"1", number as u64);
             heads.part(number)
         };
         let (keys, truncated) = range("1100", 3).of(0, part);
