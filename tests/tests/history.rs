@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use tidegate_protocol::{
     error::Code,
-    wire::{ClientBody, OpenFetch, Start, TopicTruncate},
+    wire::{ClientBody, OpenFetch, ServerBody, Start, TopicTruncate},
 };
 use tidegate_tests::{
     broker::{Broker, Ended, Site},
+    forgetful::Loss,
     raw::{self, Client, Fetched, Part, Refused, Send},
     wait::{test, until},
 };
@@ -251,7 +252,7 @@ fn what_cannot_be_truncated_says_why_and_changes_nothing() {
             let truncate = TopicTruncate { topic: topic.to_owned(), before: 1 };
             match client.ask(ClientBody::TopicTruncate(truncate)).await {
                 Err(Refused::Failure(failure)) => assert_eq!(raw::code(&failure), code, "{topic}"),
-                Ok(tidegate_protocol::wire::ServerBody::Failure(failure)) => {
+                Ok(ServerBody::Failure(failure)) => {
                     assert_eq!(raw::code(&failure), code, "{topic}")
                 }
                 other => panic!("{other:?}"),
@@ -307,6 +308,39 @@ fn what_a_topic_declares_is_kept_and_no_more_also_after_a_restart_without_the_fi
         until(LIMIT, "h/a to be cut further", async || (kept(&client, "h/a").await[0].offset > first).then_some(()))
             .await;
         assert_eq!(kept(&client, "keep").await.len(), 1);
+        broker.drain().await;
+    });
+}
+
+/// The power goes right behind each answer, while segments are dropped.
+#[test]
+fn a_truncation_that_was_answered_outlives_power_cuts_and_nothing_else_is_gone() {
+    test(LIMIT, async {
+        let mut site = Site::forgetful();
+        site.arguments(&["--tail-size", "64KiB", "--wal-file-size", "64KiB", "--retention-every", "20ms"]);
+        let (mut low, mut next) = (0, 0);
+        for round in 0..8 {
+            let broker = site.start().await;
+            let client = Client::new(broker.addr).await;
+            for topic in ["h/a", "h/b"] {
+                let offsets: Vec<u64> = client.all(topic).await.iter().map(|record| record.offset).collect();
+                assert_eq!(offsets, (low..next).collect::<Vec<_>>(), "{topic} in round {round}");
+            }
+            fill(&client, 150).await;
+            next += 150;
+            let admin = Client::admin(broker.addr, &site.data()).await;
+            low = next - 20;
+            for topic in ["h/a", "h/b"] {
+                let truncate = TopicTruncate { topic: topic.to_owned(), before: low };
+                let answer = admin.ask(ClientBody::TopicTruncate(truncate)).await.unwrap();
+                assert!(matches!(answer, ServerBody::TopicTruncated(_)), "{answer:?}");
+            }
+            broker.kill();
+            site.power_cut(if round % 3 == 0 { Loss::All } else { Loss::Some(round) });
+        }
+        let broker = site.start().await;
+        // 1 200 rounds are over 1 MB; what is kept are 20, and what no checkpoint covers.
+        until(LIMIT, "segments to go", async || (segments(&site) < 12).then_some(())).await;
         broker.drain().await;
     });
 }

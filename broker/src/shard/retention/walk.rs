@@ -39,6 +39,11 @@ impl Core {
         state.catalog.get(id).map(standing)
     }
 
+    /// How often a low offset has moved, those moved before the start counted once.
+    pub(super) fn low_changes(&self) -> u64 {
+        self.lows.changes()
+    }
+
     /// Where what is kept of a topic begins if it is cut so far. Blocking.
     pub(in crate::shard) fn low_at(&self, id: u64, until: Until) -> Result<Low, ShardError> {
         let Some(mut low) = self.start_of(id, until) else { return Ok(Low::default()) };
