@@ -65,3 +65,32 @@ async fn every_changed_byte_of_a_checkpoint_is_found() {
     }
     assert!(told_by_content > 50, "{told_by_content}");
 }
+
+#[tokio::test]
+async fn a_log_with_holes_is_whole_and_a_pin_keeps_what_is_dropped() {
+    let world = World::new();
+    for _ in 0..2 {
+        world.fill("a", 100).await;
+        world.put(&[("kept", "k", "for ever")]).await;
+    }
+    world.fill("b", 60).await;
+    world.consolidated();
+    let before = world.segments();
+    let (cut, pin) = world.shard.pin().unwrap();
+    world.truncate("a", 200).await.unwrap();
+    world.truncate("b", 30).await.unwrap();
+    world.look(&mut world.keeper()).await;
+    assert_eq!(world.segments(), before, "what is dropped is held");
+    drop(pin);
+    assert!(world.segments() < before);
+    assert!(cut.next_lsn > 200);
+    // Keys and topics go on behind the holes.
+    world.fill("a", 40).await;
+    world.put(&[("kept", "k", "and again")]).await;
+    world.shard.close().await;
+    let end = world.shard.reader().end();
+    let (report, faults) = judge(&world.disk, fsck::KEYS_AT_ONCE);
+    assert_eq!((faults, report.next_lsn, report.orphans), (vec![], end, 0));
+    assert!(report.first_lsn > 0 || report.records < end, "{report:?}");
+    assert_eq!(judge(&world.disk, 1), (report, vec![]));
+}

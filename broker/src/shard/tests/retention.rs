@@ -23,7 +23,7 @@ impl World {
         TopicName::parse(topic).unwrap()
     }
 
-    async fn truncate(&self, topic: &str, before: u64) -> Result<Truncated, TruncateError> {
+    pub(super) async fn truncate(&self, topic: &str, before: u64) -> Result<Truncated, TruncateError> {
         self.shard.truncate(self.tenant, &Self::name(topic), before).await
     }
 
@@ -34,28 +34,28 @@ impl World {
     }
 
     /// Looks at everything once, with a checkpoint before.
-    async fn look(&self, keeper: &mut Keeper) {
+    pub(super) async fn look(&self, keeper: &mut Keeper) {
         let snapshot = self.shard.core.lock().snapshot();
         self.shard.core.waiter(snapshot.lsn).durable().await.unwrap();
         self.shard.core.log.checkpoint(snapshot.lsn, snapshot.encode()).unwrap();
         keeper.look().await.unwrap();
     }
 
-    fn keeper(&self) -> Keeper {
+    pub(super) fn keeper(&self) -> Keeper {
         Keeper::new(Arc::clone(&self.shard.core))
     }
 
     /// Waits until all that can lie in segments does.
-    fn consolidated(&self) {
+    pub(super) fn consolidated(&self) {
         until("two WAL files are left", || self.shard.core.log.usage().1 <= 2);
     }
 
-    fn segments(&self) -> usize {
+    pub(super) fn segments(&self) -> usize {
         self.disk.object_names().iter().filter(|name| name.starts_with("seg/")).count()
     }
 
     /// Records of 2 000 bytes, each a batch; a second of time between them.
-    async fn fill(&self, topic: &str, records: u64) {
+    pub(super) async fn fill(&self, topic: &str, records: u64) {
         let value = "x".repeat(2_000);
         for _ in 0..records {
             let now_ms = self.clock.0.load(Ordering::SeqCst);
