@@ -4,6 +4,7 @@
 pub mod clock;
 pub mod metrics;
 pub mod record;
+pub mod threads;
 // Floor 1: guests, disk, identity. They never import each other.
 pub mod auth;
 pub mod hooks;

@@ -6,7 +6,6 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
-    thread::JoinHandle,
 };
 
 use bytes::{Bytes, BytesMut};
@@ -21,7 +20,10 @@ use super::{
     samples::Samples,
     state::State,
 };
-use crate::catalog::{Catalog, Entry};
+use crate::{
+    catalog::{Catalog, Entry},
+    threads::{self, Running, SharedThreads},
+};
 
 /// Version of the message.
 const VERSION: u32 = 1;
@@ -255,7 +257,7 @@ fn window_of(row: ProducerRow) -> (u32, u64, Window) {
 #[derive(Debug)]
 pub(super) struct Checkpoints {
     stop: Arc<Notify>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<Box<dyn Running>>>,
 }
 
 impl Checkpoints {
@@ -263,32 +265,13 @@ impl Checkpoints {
     /// If the system gives no thread.
     pub(super) fn start(core: Arc<Core>) -> Result<Self, ShardError> {
         let stop = Arc::new(Notify::new());
-        let stopped = Arc::clone(&stop);
-        let start = || {
-            let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-            std::thread::Builder::new().name("shard-checkpoint".to_owned()).spawn(move || {
-                let wanted = core.log.checkpoint_wanted();
-                let asked = async || {
-                    tokio::select! {
-                        () = stopped.notified() => false,
-                        () = wanted.notified() => true,
-                    }
-                };
-                while runtime.block_on(asked()) {
-                    let taken = runtime.block_on(async {
-                        tokio::select! {
-                            // Kept for the loop above.
-                            () = stopped.notified() => { stopped.notify_one(); None }
-                            taken = take(&core) => taken,
-                        }
-                    });
-                    if let Some(snapshot) = taken {
-                        hand_over(&core, &snapshot);
-                    }
-                }
-            })
+        let (stopped, threads) = (Arc::clone(&stop), Arc::clone(core.log.threads()));
+        let run = {
+            let threads = Arc::clone(&threads);
+            move || work(&core, &threads, &stopped)
         };
-        let thread = start().map_err(crate::storage::StorageError::io("start a thread for", "checkpoints"))?;
+        let thread = threads.spawn("shard-checkpoint", Box::new(run));
+        let thread = thread.map_err(crate::storage::StorageError::io("start a thread for", "checkpoints"))?;
         Ok(Self { stop, thread: Mutex::new(Some(thread)) })
     }
 
@@ -307,6 +290,30 @@ impl Checkpoints {
 impl Drop for Checkpoints {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+fn work(core: &Core, threads: &SharedThreads, stopped: &Notify) {
+    let wanted = core.log.checkpoint_wanted();
+    let asked = async || {
+        tokio::select! {
+            biased;
+            () = stopped.notified() => false,
+            () = wanted.notified() => true,
+        }
+    };
+    while threads::block_on(&**threads, asked()) {
+        let taken = threads::block_on(&**threads, async {
+            tokio::select! {
+                biased;
+                // Kept for the loop above.
+                () = stopped.notified() => { stopped.notify_one(); None }
+                taken = take(core) => taken,
+            }
+        });
+        if let Some(snapshot) = taken {
+            hand_over(core, &snapshot);
+        }
     }
 }
 

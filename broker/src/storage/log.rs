@@ -2,8 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
-    thread::JoinHandle,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use bytes::Bytes;
@@ -29,7 +28,10 @@ use super::{
         spare::Spares,
     },
 };
-use crate::clock::SharedClock;
+use crate::{
+    clock::SharedClock,
+    threads::{Running, SharedThreads, Signal},
+};
 
 /// Read from segments at once while they are replayed.
 const REPLAY_BYTES: usize = 4 << 20;
@@ -53,7 +55,7 @@ pub struct Log {
 struct Handle {
     shared: Arc<Shared>,
     local: Option<Local>,
-    writer: Mutex<Option<JoinHandle<()>>>,
+    writer: Mutex<Option<Box<dyn Running>>>,
     checkpoint_wanted: Arc<Notify>,
     /// Given back when all threads have ended.
     lock: Mutex<Option<Box<dyn Lock>>>,
@@ -75,7 +77,8 @@ struct Shared {
     ring: Ring,
     durable: watch::Sender<Durable>,
     queue: Mutex<Queue>,
-    changed: Condvar,
+    changed: Signal,
+    threads: SharedThreads,
 }
 
 #[derive(Debug, Default)]
@@ -101,11 +104,13 @@ impl Log {
         replay: &mut dyn FnMut(Replayed),
     ) -> Result<Self, StorageError> {
         config.check()?;
+        let threads = clock.threads();
         let shared = Arc::new(Shared {
             ring: Ring::new(config.tail_bytes),
             durable: watch::Sender::default(),
             queue: Mutex::default(),
-            changed: Condvar::new(),
+            changed: Signal::new(&*threads),
+            threads,
             config,
         });
         let checkpoint_wanted = Arc::new(Notify::new());
@@ -124,12 +129,10 @@ impl Log {
         wal: Box<dyn Wal>,
         local: Option<(Local, Box<dyn Lock>)>,
     ) -> Result<Self, StorageError> {
-        let writer = std::thread::Builder::new()
-            .name("wal-writer".to_owned())
-            .spawn({
-                let shared = Arc::clone(&shared);
-                move || shared.write(wal)
-            })
+        let writer = Arc::clone(&shared);
+        let writer = shared
+            .threads
+            .spawn("wal-writer", Box::new(move || writer.write(wal)))
             .map_err(StorageError::io("start a thread for", &shared.config.dir))?;
         let (local, lock) = local.unzip();
         let (writer, lock) = (Mutex::new(Some(writer)), Mutex::new(lock));
@@ -236,8 +239,10 @@ impl Log {
         };
         // A file is listed as a segment before it leaves the WAL, so what is not in the one is in the other.
         if let Some(file) = local.files.holding(from_lsn) {
+            shared.threads.pause("found a WAL file to read");
             return file.read(from_lsn, bytes_max, wanted);
         }
+        shared.threads.pause("found no WAL file");
         let gone = || StorageError::Gone { lsn: from_lsn, first: self.first_lsn() };
         local.store.read(from_lsn, bytes_max, wanted)?.ok_or_else(gone)
     }
@@ -274,6 +279,11 @@ impl Log {
             Some(local) => local.store.put_checkpoint(lsn, state),
             None => Ok(()),
         }
+    }
+
+    /// What the log's threads are.
+    pub(crate) fn threads(&self) -> &SharedThreads {
+        &self.handle.shared.threads
     }
 
     /// Bytes of frames held in memory for readers, and WAL files in use.
@@ -354,6 +364,7 @@ impl Shared {
             // The ring first: who is woken by `durable` finds the frames there.
             self.ring.publish(group);
             self.lock().bytes -= bytes;
+            self.threads.pause("published, not told");
             self.durable.send_modify(|durable| durable.next_lsn = next_lsn);
         }
     }
@@ -365,7 +376,7 @@ impl Shared {
             if queue.closing {
                 return None;
             }
-            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queue = self.changed.wait(&self.queue, queue);
         }
         let mut group = Vec::new();
         let mut bytes = 0;
@@ -405,7 +416,12 @@ fn open_local(
     let directory = Directory::take(&*disk, &config.dir)?;
     let objects =
         disk.objects(&directory.objects).map_err(StorageError::io("open object store", &directory.objects))?;
-    let store = Arc::new(Store::open(config.shard, Objects::new(objects)?, config.wal_file_bytes)?);
+    let store = Arc::new(Store::open(
+        config.shard,
+        Objects::new(objects, &shared.threads)?,
+        config.wal_file_bytes,
+        &shared.threads,
+    )?);
     let replay_from = replay_store(&store, replay)?;
     shared.ring.start_at(replay_from.max(store.consolidated()));
     let scope = Scope {
@@ -425,7 +441,8 @@ fn open_local(
         return Err(StorageError::Corrupt { file: directory.wal, position: 0, what });
     }
     let files = Arc::new(WalFiles::new(recovered.files));
-    let spares = Spares::start(disk, &directory.wal, config.wal_file_bytes, recovered.spares, recovered.next_slot)?;
+    let (ready, next_slot) = (recovered.spares, recovered.next_slot);
+    let spares = Spares::start(disk, &directory.wal, config.wal_file_bytes, ready, next_slot, &shared.threads)?;
     let spares = Arc::new(spares);
     let consolidation = Consolidation::start(
         Arc::clone(&store),
@@ -433,6 +450,7 @@ fn open_local(
         Arc::clone(&spares),
         config.wal_files_full_max,
         Arc::clone(checkpoint_wanted),
+        &shared.threads,
     )?;
     let local = Local { files, store, spares, consolidation };
     let wal = LocalWal::open(

@@ -3,10 +3,9 @@
 
 use std::{
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    thread::JoinHandle,
     time::Duration,
 };
 
@@ -23,6 +22,7 @@ use super::{
     segments::{self, Segments},
     wal::{files::WalFiles, local::OnFull, spare::Spares},
 };
+use crate::threads::{self, Running, SharedThreads, Signal};
 
 /// Starts a checkpoint object: then u64 LSN, u32 CRC-32C of the LSN and the state, the state.
 const CHECKPOINT_MAGIC: [u8; 4] = *b"TGC1";
@@ -48,6 +48,7 @@ pub(crate) struct Store {
     /// Bytes that left the WAL since the last checkpoint, and bytes of that.
     grown_bytes: AtomicU64,
     checkpoint_bytes: AtomicU64,
+    threads: SharedThreads,
 }
 
 impl Store {
@@ -55,18 +56,25 @@ impl Store {
     ///
     /// # Errors
     /// If the store fails or the manifest cannot be read.
-    pub(crate) fn open(shard: u16, objects: Objects, wal_file_bytes: u64) -> Result<Self, StorageError> {
+    pub(crate) fn open(
+        shard: u16,
+        objects: Objects,
+        wal_file_bytes: u64,
+        threads: &SharedThreads,
+    ) -> Result<Self, StorageError> {
         let objects = Arc::new(objects);
         let current = Current::load(&objects)?;
         let listed = ArcSwap::from_pointee(current.manifest.segments.clone());
         let segments = Segments::new(shard, Arc::clone(&objects), wal_file_bytes);
         let current = Mutex::new(current);
         let (grown_bytes, checkpoint_bytes) = Default::default();
-        Ok(Self { shard, objects, current, listed, segments, grown_bytes, checkpoint_bytes })
+        let threads = Arc::clone(threads);
+        Ok(Self { shard, objects, current, listed, segments, grown_bytes, checkpoint_bytes, threads })
     }
 
     fn current(&self) -> MutexGuard<'_, Current> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+        // Held while a manifest is written.
+        threads::lock(&*self.threads, &self.current)
     }
 
     /// LSN up to which segments hold everything.
@@ -142,11 +150,13 @@ impl Store {
             let mut manifest = current.manifest.clone();
             manifest.segments.extend(made);
             current.replace(&self.objects, manifest)?;
+            self.threads.pause("replaced the manifest");
             self.listed.store(Arc::new(current.manifest.segments.clone()));
         }
         drop(current);
         self.grown_bytes.fetch_add(file.bytes, Ordering::Relaxed);
         drop(file);
+        self.threads.pause("listed a segment");
         if let Some(retired) = wal.retire_oldest() {
             spares.recycle(retired);
         }
@@ -219,7 +229,7 @@ impl Store {
 #[derive(Debug)]
 pub(crate) struct Consolidation {
     shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<Box<dyn Running>>>,
 }
 
 #[derive(Debug)]
@@ -230,7 +240,7 @@ struct Shared {
     full_max: usize,
     checkpoint_wanted: Arc<Notify>,
     state: Mutex<State>,
-    changed: Condvar,
+    changed: Signal,
 }
 
 #[derive(Debug, Default)]
@@ -251,16 +261,14 @@ impl Consolidation {
         spares: Arc<Spares>,
         full_max: usize,
         checkpoint_wanted: Arc<Notify>,
+        threads: &SharedThreads,
     ) -> Result<Self, StorageError> {
         let state = Mutex::new(State { look: true, closing: false });
-        let changed = Condvar::new();
+        let changed = Signal::new(&**threads);
         let shared = Arc::new(Shared { store, wal, spares, full_max, checkpoint_wanted, state, changed });
-        let thread = std::thread::Builder::new()
-            .name("consolidation".to_owned())
-            .spawn({
-                let shared = Arc::clone(&shared);
-                move || shared.work()
-            })
+        let worker = Arc::clone(&shared);
+        let thread = threads
+            .spawn("consolidation", Box::new(move || worker.work()))
             .map_err(StorageError::io("start a thread for", "consolidation"))?;
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
@@ -299,7 +307,7 @@ impl Shared {
         let mut state = self.lock();
         while !state.closing {
             if !state.look {
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self.changed.wait(&self.state, state);
                 continue;
             }
             drop(state);
@@ -311,8 +319,7 @@ impl Shared {
                 Ok(None) => state.look = false,
                 Err(error) if error.is_full() => {
                     tracing::warn!(%error, "cannot move a WAL file into a segment; trying again");
-                    let waited = self.changed.wait_timeout_while(state, RETRY_DELAY, |state| !state.closing);
-                    state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                    state = self.changed.wait_while(&self.state, state, RETRY_DELAY, |state| !state.closing);
                 }
                 Err(error) => {
                     // The outcome of a failed put is not known; only a start reads it anew. Acks do not depend on it.
