@@ -187,7 +187,9 @@ impl Log {
 
     /// Durable frames from an LSN on, out of memory. `None` if they fell out; nothing, with the same LSN, at the end.
     pub fn tail(&self, from_lsn: u64, bytes_max: usize) -> Option<Run> {
-        self.handle.shared.ring.read(from_lsn, bytes_max)
+        let shared = &self.handle.shared;
+        let end = shared.durable.borrow().next_lsn;
+        shared.ring.read(from_lsn, end, bytes_max)
     }
 
     /// Durable frames from an LSN on that touch a wanted topic, out of WAL files or segments. Blocking. Stops at the
@@ -230,12 +232,13 @@ impl Log {
 
     fn read_any(&self, from_lsn: u64, bytes_max: usize, wanted: Wanted<'_>) -> Result<Run, StorageError> {
         let shared = &self.handle.shared;
-        if from_lsn >= shared.durable.borrow().next_lsn {
+        let end = shared.durable.borrow().next_lsn;
+        if from_lsn >= end {
             return Ok(Run { frames: Vec::new(), next_lsn: from_lsn });
         }
         let Some(local) = &self.handle.local else {
             let gone = || StorageError::Gone { lsn: from_lsn, first: shared.ring.first_lsn() };
-            return shared.ring.read(from_lsn, bytes_max).ok_or_else(gone);
+            return shared.ring.read(from_lsn, end, bytes_max).ok_or_else(gone);
         };
         // A file is listed as a segment before it leaves the WAL, so what is not in the one is in the other.
         if let Some(file) = local.files.holding(from_lsn) {
