@@ -20,3 +20,6 @@ pub mod server;
 // Floor 5.
 pub mod cli;
 pub mod config;
+// Beside the building.
+#[cfg(test)]
+mod sim;
