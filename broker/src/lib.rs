@@ -3,6 +3,8 @@
 // Floor 0: vocabulary.
 pub mod clock;
 pub mod metrics;
+#[cfg(mutants)]
+pub mod mutants;
 pub mod record;
 pub mod threads;
 // Floor 1: guests, disk, identity. They never import each other.

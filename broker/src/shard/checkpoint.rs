@@ -202,7 +202,10 @@ pub(super) fn restore(shard: u16, config: &Config, lsn: u64, state: Bytes) -> Re
             durable_offset: Some(row.next_offset),
         });
     }
-    for row in whole.heads {
+    let heads = whole.heads.into_iter();
+    #[cfg(mutants)]
+    let heads = heads.skip(usize::from(crate::mutants::is("head-forgotten")));
+    for row in heads {
         restored.heads.set(row.topic, &row.key, Head { version: row.version, last_offset: row.last_offset });
     }
     restored.dedup.restore(whole.producers.into_iter().map(window_of));

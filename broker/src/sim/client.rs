@@ -116,10 +116,10 @@ impl Memory {
     }
 
     fn answered(&mut self, life: &Life, number: usize, ack: &wire::ProduceAck) {
-        let (step, failed) = (life.schedule.step(), life.shard.failed().is_some());
-        life.schedule.note(format_args!("batch {number} is answered {:?}", told(ack)));
+        let (when, may_fail) = ((life.schedule.step(), life.schedule.now()), life.may_fail());
+        life.schedule.note(format_args!("batch {number} is answered at {:?}: {}", when.1, told(ack)));
         let mut journal = life.journal();
-        journal.answer(number, step, ack, failed);
+        journal.answer(number, when, ack, may_fail);
         self.open.retain(|open| *open != number);
         if let Some(stamp) = journal.sent[number].stamp
             && stamp.epoch == self.epoch
@@ -164,8 +164,9 @@ impl Memory {
             stamp
         });
         let frame = encode(&records, &wishes, stamp);
-        let invoked = life.schedule.step();
-        life.journal().sent.push(Sent { frame, records, wishes, stamp, invoked, answered: None, answer: None });
+        let (invoked, sent_at) = (life.schedule.step(), life.schedule.now());
+        let (answered, answer) = (None, None);
+        life.journal().sent.push(Sent { frame, records, wishes, stamp, invoked, sent_at, answered, answer });
         self.open.push_back(number);
         number
     }

@@ -1,6 +1,6 @@
 //! What clients sent and were told, readers saw, and when: all that the auditor knows.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 use tidegate_protocol::{
@@ -10,6 +10,9 @@ use tidegate_protocol::{
 };
 
 use super::{Fault, model::Record};
+
+/// How long the result of a batch is kept at least, whatever the wall clock does.
+const KEPT_FOR: Duration = Duration::from_secs(3_600 - 1_200);
 
 /// What a key is expected to stand at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +52,8 @@ pub(super) struct Sent {
     pub(super) stamp: Option<ProducerStamp>,
     /// Step in which it was sent first.
     pub(super) invoked: u64,
+    /// Time at which it was.
+    pub(super) sent_at: Duration,
     /// Step in which its client read the answer.
     pub(super) answered: Option<u64>,
     pub(super) answer: Option<Answer>,
@@ -169,8 +174,8 @@ impl Journal {
     }
 
     /// A client read the answer to a batch.
-    pub(super) fn answer(&mut self, number: usize, step: u64, ack: &ProduceAck, log_failed: bool) {
-        let answer = match self.judged(number, step, ack, log_failed) {
+    pub(super) fn answer(&mut self, number: usize, (step, now): (u64, Duration), ack: &ProduceAck, may_fail: bool) {
+        let answer = match self.judged(number, (step, now), ack, may_fail) {
             Ok(answer) => answer,
             Err(fault) => return self.fault(fault),
         };
@@ -198,7 +203,13 @@ impl Journal {
         }
     }
 
-    fn judged(&mut self, number: usize, step: u64, ack: &ProduceAck, log_failed: bool) -> Result<Answer, Fault> {
+    fn judged(
+        &mut self,
+        number: usize,
+        (step, now): (u64, Duration),
+        ack: &ProduceAck,
+        may_fail: bool,
+    ) -> Result<Answer, Fault> {
         let Some(failure) = &ack.failure else {
             let fates = fates(ack).ok_or_else(|| format!("batch {number}: an answer that says nothing: {ack:?}"))?;
             let wanted = self.sent[number].records.len();
@@ -225,9 +236,13 @@ impl Journal {
             Some(code @ (Code::ConditionTargetMoved | Code::PluginRejected)) if !sent.wishes.is_empty() => {
                 Ok(Answer::Refused(code))
             }
+            // Results are kept for an hour.
+            Some(Code::SequenceExpired) if sent.stamp.is_some() && now >= sent.sent_at + KEPT_FOR => {
+                Ok(Answer::Unknown)
+            }
             // An earlier try may have stored it before the client began its next epoch.
             Some(Code::ProducerFenced) if sent.stamp.is_some() => Ok(Answer::Unknown),
-            Some(Code::StorageFailed | Code::StorageFull | Code::ShuttingDown) if log_failed => Ok(Answer::Unknown),
+            Some(Code::StorageFailed | Code::StorageFull | Code::ShuttingDown) if may_fail => Ok(Answer::Unknown),
             _ => Err(format!("batch {number} was refused: {failure:?}")),
         }
     }

@@ -55,6 +55,8 @@ pub(super) struct Life {
     pub(super) subscriber: Subscriber,
     /// Nothing that is told from now on leaves the broker.
     pub(super) killed: Arc<AtomicBool>,
+    /// Something was made to fail.
+    pub(super) faulted: Arc<AtomicBool>,
 }
 
 impl Life {
@@ -65,7 +67,7 @@ impl Life {
         tasks: Tasks,
         shard: Shard,
         journal: &Arc<Mutex<Journal>>,
-        killed: Arc<AtomicBool>,
+        [killed, faulted]: [Arc<AtomicBool>; 2],
     ) -> Result<Self, String> {
         let tenant = shard.tenant("default").map_err(|error| error.to_string())?;
         let live = Arc::new(Live::new(generation(shard.live_generation(tenant), schedule)));
@@ -81,7 +83,7 @@ impl Life {
         let subscriber = Subscriber { principal: Arc::clone(&principal), tenant, live: live.watched() };
         let session = Session { principal, tenant, live, budget };
         let (schedule, journal) = (schedule.clone(), Arc::clone(journal));
-        Ok(Self { schedule, tasks, shard, journal, tenant, produce, fetch, session, subscriber, killed })
+        Ok(Self { schedule, tasks, shard, journal, tenant, produce, fetch, session, subscriber, killed, faulted })
     }
 
     pub(super) fn journal(&self) -> MutexGuard<'_, Journal> {
@@ -90,6 +92,11 @@ impl Life {
 
     pub(super) fn is_killed(&self) -> bool {
         self.killed.load(Ordering::Acquire)
+    }
+
+    /// A disk or store that was made to fail may be the reason of a failure.
+    pub(super) fn may_fail(&self) -> bool {
+        self.faulted.load(Ordering::Acquire) || self.shard.failed().is_some()
     }
 
     pub(super) fn below(&self, bound: u64) -> u64 {

@@ -11,6 +11,8 @@ mod client;
 mod journal;
 mod life;
 mod model;
+#[cfg(mutants)]
+mod mutants;
 mod random;
 mod reader;
 mod schedule;

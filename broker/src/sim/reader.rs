@@ -129,9 +129,11 @@ pub(super) async fn follow(life: Life, number: usize) {
         let mut sink = Follower { life: life.clone(), number, parts_left };
         let (_stop, stopping) = watch::channel(false);
         let served = life.fetch.serve(&life.subscriber, &open, &mut sink, stopping).await;
-        if served.is_ok() || life.is_killed() {
+        if life.is_killed() || life.shard.failed().is_some() || life.journal().fault.is_some() {
             return;
         }
+        // A read that was made to fail is tried again, as by any client.
+        assert!(served.is_err() || life.may_fail(), "a subscription ended");
         life.journal().counts.resumed += 1;
         turn().await;
     }
@@ -153,7 +155,7 @@ impl Sink for Follower {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         let told = told(&parts);
-        let log_failed = self.life.shard.failed().is_some();
+        let may_fail = self.life.may_fail();
         let mut journal = self.life.journal();
         match told {
             Ok(Told::Records(seen, next_lsn)) => {
@@ -162,7 +164,7 @@ impl Sink for Follower {
                 followed.next_lsn = next_lsn;
             }
             Ok(Told::Progress(next_lsn)) => journal.followed[self.number].next_lsn = next_lsn,
-            Ok(Told::Failed(_)) if log_failed => {}
+            Ok(Told::Failed(_)) if may_fail => {}
             Ok(Told::Failed(fault)) | Err(fault) => journal.fault(format!("subscription {}: {fault}", self.number)),
         }
         drop(journal);

@@ -36,6 +36,11 @@ const CLIENTS: u64 = 3;
 /// Bytes that a flipped bit in the last group may take away, beside that group: what else its frames hold.
 const SLACK_BYTES: usize = 8 << 10;
 
+/// Operations near which a process dies, and how many of them a life has, about.
+const OPERATIONS: [(&str, u64); 5] = [("put", 12), ("put", 12), ("delete", 8), ("create", 4), ("sync names of", 6)];
+/// It dies within so many steps of one.
+const TRIGGERED_WITHIN: u64 = 24;
+
 /// How a world ended.
 pub(super) struct Ended {
     pub(super) result: Result<Counts, Fault>,
@@ -51,8 +56,18 @@ struct World {
     storage: storage::Config,
     /// Something was made to fail in this life.
     faulted: Arc<AtomicBool>,
+    /// What happens near an operation.
+    trigger: Arc<Mutex<Option<Trigger>>>,
     /// The log as the last audit found it.
     rows: Vec<(u64, Seen)>,
+}
+
+/// Something that happens a few steps behind an operation.
+struct Trigger {
+    operation: &'static str,
+    /// Operations of that kind before it.
+    left: u64,
+    event: Box<dyn FnOnce() + Send>,
 }
 
 /// A broker and what runs in it.
@@ -76,9 +91,20 @@ pub(super) fn run(seed: u64) -> Ended {
 impl World {
     fn new(seed: u64, schedule: Schedule) -> Self {
         let disk = SimDisk::new(seed, Mutant::None);
-        let stops = schedule.clone();
+        let trigger = Arc::<Mutex<Option<Trigger>>>::default();
+        let (stops, triggered) = (schedule.clone(), Arc::clone(&trigger));
         disk.before(move |operation, about| {
             stops.note(format_args!("{operation} {about}"));
+            let mut waiting = triggered.lock().unwrap();
+            if let Some(trigger) = waiting.as_mut().filter(|trigger| trigger.operation == operation) {
+                trigger.left = trigger.left.saturating_sub(1);
+                if trigger.left == 0
+                    && let Some(Trigger { event, .. }) = waiting.take()
+                {
+                    stops.after(stops.below(TRIGGERED_WITHIN), event);
+                }
+            }
+            drop(waiting);
             stops.pause(operation);
         });
         let clock = Arc::new(SimClock { schedule: schedule.clone(), skew: Mutex::new(0) });
@@ -92,7 +118,7 @@ impl World {
         };
         let memories = (0..CLIENTS).map(|number| Arc::new(Mutex::new(Memory::new(number)))).collect();
         let (journal, faulted, rows) = Default::default();
-        Self { schedule, disk, clock, journal, memories, storage, faulted, rows }
+        Self { schedule, disk, clock, journal, memories, storage, faulted, trigger, rows }
     }
 
     fn run(mut self) -> Result<Counts, Fault> {
@@ -121,7 +147,14 @@ impl World {
     fn begin(&self, killed: &Arc<AtomicBool>, tasks: &Tasks) -> Result<Alive, Fault> {
         let shard = self.open()?;
         let clock: SharedClock = Arc::<SimClock>::clone(&self.clock);
-        let life = Life::new(&self.schedule, &clock, tasks.clone(), shard, &self.journal, Arc::clone(killed))?;
+        let life = Life::new(
+            &self.schedule,
+            &clock,
+            tasks.clone(),
+            shard,
+            &self.journal,
+            [Arc::clone(killed), Arc::clone(&self.faulted)],
+        )?;
         Ok(Alive { life, workers: tasks.start(|| TIMERS.enter()) })
     }
 
@@ -142,6 +175,7 @@ impl World {
         };
         ended?;
         self.schedule.calm();
+        *self.trigger.lock().unwrap() = None;
         self.quiet()?;
         self.journal.lock().unwrap().counts.kills += u64::from(killed.load(Ordering::Acquire));
         if self.below(3) == 0 {
@@ -159,13 +193,21 @@ impl World {
         let schedule = &self.schedule;
         if self.below(4) > 0 {
             let (killed, tasks, disk, notes) = (Arc::clone(killed), tasks.clone(), self.disk.clone(), schedule.clone());
-            let bound = if self.below(4) == 0 { 150 } else { 6_000 };
-            schedule.after(self.below(bound), move || {
+            let event = move || {
                 notes.note(format_args!("the process dies"));
                 killed.store(true, Ordering::Release);
                 disk.stop();
                 tasks.stop();
-            });
+            };
+            match self.below(5) {
+                0 => schedule.after(self.below(150), event),
+                1 | 2 => {
+                    let (operation, bound) = OPERATIONS[usize::try_from(self.below(5)).unwrap()];
+                    let trigger = Trigger { operation, left: 1 + self.below(bound), event: Box::new(event) };
+                    *self.trigger.lock().unwrap() = Some(trigger);
+                }
+                _ => schedule.after(self.below(6_000), event),
+            }
         }
         let fault = |steps: u64, name: &'static str, what: Box<dyn FnOnce(&SimDisk) + Send>| {
             let (disk, notes, faulted) = (self.disk.clone(), schedule.clone(), Arc::clone(&self.faulted));
@@ -279,6 +321,7 @@ impl World {
     /// A start without faults, and the auditor's questions.
     fn audit(&mut self) -> Result<(), Fault> {
         self.schedule.note(format_args!("audit"));
+        self.faulted.store(false, Ordering::Release);
         let (killed, tasks) = (Arc::new(AtomicBool::new(false)), Tasks::new(self.schedule.clone()));
         let alive = self.begin(&killed, &tasks).map_err(|fault| format!("cannot start: {fault}"))?;
         let life = alive.life.clone();
@@ -336,6 +379,7 @@ impl World {
             self.disk.edit_object(&objects[at - files.len()], flip);
         }
         self.schedule.note(format_args!("a bit flips"));
+        self.faulted.store(true, Ordering::Release);
         let (killed, tasks) = (Arc::new(AtomicBool::new(false)), Tasks::new(self.schedule.clone()));
         let Ok(alive) = self.begin(&killed, &tasks) else {
             self.journal.lock().unwrap().counts.refused_flips += 1;

@@ -358,6 +358,11 @@ impl Shared {
     /// The writer thread: what queues up while one group is synced is the next group.
     fn write(&self, mut wal: Box<dyn Wal>) {
         while let Some((group, bytes)) = self.next_group() {
+            #[cfg(mutants)]
+            if crate::mutants::is("ack-before-durable") {
+                self.ring.publish(group.clone());
+                self.durable.send_modify(|durable| durable.next_lsn = group.last().map_or(0, |frame| frame.next_lsn()));
+            }
             let committed = wal.commit(&group);
             if let Err(error) = committed {
                 self.fail(error);

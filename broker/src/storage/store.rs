@@ -13,6 +13,8 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use tokio::sync::Notify;
 
+#[cfg(mutants)]
+use super::wal::files::WalFile;
 use super::{
     Run, StorageError,
     index::Wanted,
@@ -139,21 +141,21 @@ impl Store {
     fn consolidate(&self, wal: &WalFiles, full_max: usize, spares: &Spares) -> Result<Option<u64>, StorageError> {
         let Some(file) = wal.oldest_over(full_max) else { return Ok(None) };
         let next_lsn = file.next_lsn();
-        let mut current = self.current();
         // A crash between manifest and reuse leaves a file that is in a segment already.
-        if next_lsn > current.manifest.consolidated() {
-            drop(current);
+        if next_lsn > self.current().manifest.consolidated() {
             let made = segments::write(&self.objects, self.shard, &file)?;
             let bytes: u64 = made.iter().map(|segment| segment.bytes).sum();
             tracing::debug!(next_lsn, segments = made.len(), bytes, "consolidated a WAL file");
-            current = self.current();
-            let mut manifest = current.manifest.clone();
-            manifest.segments.extend(made);
-            current.replace(&self.objects, manifest)?;
-            self.threads.pause("replaced the manifest");
-            self.listed.store(Arc::new(current.manifest.segments.clone()));
+            #[cfg(mutants)]
+            let made = self.manifest_first(made, &file)?;
+            #[cfg(mutants)]
+            if crate::mutants::is("wal-freed-early") {
+                drop(file);
+                wal.retire_oldest().into_iter().for_each(|retired| spares.recycle(retired));
+                return self.list(made).map(|()| Some(next_lsn));
+            }
+            self.list(made)?;
         }
-        drop(current);
         self.grown_bytes.fetch_add(file.bytes, Ordering::Relaxed);
         drop(file);
         self.threads.pause("listed a segment");
@@ -161,6 +163,28 @@ impl Store {
             spares.recycle(retired);
         }
         Ok(Some(next_lsn))
+    }
+
+    /// Makes segments the log's.
+    fn list(&self, made: Vec<SegmentRef>) -> Result<(), StorageError> {
+        let mut current = self.current();
+        let mut manifest = current.manifest.clone();
+        manifest.segments.extend(made);
+        current.replace(&self.objects, manifest)?;
+        self.threads.pause("replaced the manifest");
+        self.listed.store(Arc::new(current.manifest.segments.clone()));
+        Ok(())
+    }
+
+    #[cfg(mutants)]
+    fn manifest_first(&self, made: Vec<SegmentRef>, wal: &WalFile) -> Result<Vec<SegmentRef>, StorageError> {
+        if !crate::mutants::is("manifest-before-segment") {
+            return Ok(made);
+        }
+        made.iter().try_for_each(|segment| self.objects.remove(&segment.object))?;
+        self.list(made)?;
+        segments::write(&self.objects, self.shard, wal)?;
+        Ok(Vec::new())
     }
 
     /// Whether a checkpoint now is worth its bytes.
@@ -205,6 +229,11 @@ impl Store {
         let mut run = KeyRun { records: Vec::new(), next_lsn: from_lsn };
         let mut bytes_left = bytes_max;
         for segment in listed.iter().skip(at).take(KEY_SEGMENTS_MAX) {
+            #[cfg(mutants)]
+            if crate::mutants::is("last-segment-not-asked") && Some(segment) == listed.last() {
+                run.next_lsn = segment.next_lsn;
+                continue;
+            }
             let open = self.segments.open(segment)?;
             let mut next = Some(key.from_offset);
             while let Some(from_offset) = next {

@@ -201,6 +201,10 @@ impl Shared {
             position += left.min(ZERO_BYTES) as u64;
         }
         file.sync_data().map_err(StorageError::io("sync", &path))?;
+        #[cfg(mutants)]
+        if crate::mutants::is("name-not-synced") {
+            return Ok(Spare { path, file });
+        }
         self.disk.sync_dir(&self.dir).map_err(StorageError::io("sync", &self.dir))?;
         Ok(Spare { path, file })
     }
