@@ -214,7 +214,9 @@ impl Log {
         key: StoredKey<'_>,
     ) -> Result<Option<KeyRun>, StorageError> {
         let Some(local) = &self.handle.local else { return Ok(None) };
-        local.store.read_key(from_lsn, bytes_max, key)
+        let end = self.handle.shared.durable.borrow().next_lsn;
+        let found = local.store.read_key(from_lsn, bytes_max, key)?;
+        Ok(found.map(|run| run.before(end)))
     }
 
     /// The durable frame that holds an LSN. Blocking unless it is in the tail.
@@ -243,11 +245,11 @@ impl Log {
         // A file is listed as a segment before it leaves the WAL, so what is not in the one is in the other.
         if let Some(file) = local.files.holding(from_lsn) {
             shared.threads.pause("found a WAL file to read");
-            return file.read(from_lsn, bytes_max, wanted);
+            return Ok(file.read(from_lsn, bytes_max, wanted)?.before(end));
         }
         shared.threads.pause("found no WAL file");
         let gone = || StorageError::Gone { lsn: from_lsn, first: self.first_lsn() };
-        local.store.read(from_lsn, bytes_max, wanted)?.ok_or_else(gone)
+        Ok(local.store.read(from_lsn, bytes_max, wanted)?.ok_or_else(gone)?.before(end))
     }
 
     /// LSN up to which segments hold everything.

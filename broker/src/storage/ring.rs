@@ -138,5 +138,9 @@ mod tests {
         assert_eq!((run.frames.len(), run.next_lsn), (0, 2));
         let run = ring.read(2, 4, usize::MAX).unwrap();
         assert_eq!((run.frames.len(), run.next_lsn), (2, 4));
+        // The same of what is read off the disk.
+        let run = run.before(3);
+        assert_eq!((run.frames.len(), run.next_lsn), (1, 3));
+        assert_eq!((run.clone().before(9).next_lsn, run.before(2).next_lsn), (3, 2));
     }
 }
