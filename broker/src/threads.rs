@@ -10,7 +10,7 @@ use std::{
     io,
     pin::{Pin, pin},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError},
-    task::{Context, Poll, Wake, Waker},
+    task::{Context, Wake, Waker},
     thread::{self, JoinHandle, Thread},
     time::Duration,
 };
@@ -199,7 +199,7 @@ impl Threads for SystemThreads {
     fn drive(&self, mut future: Pin<&mut dyn Future<Output = ()>>) {
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         let mut context = Context::from_waker(&waker);
-        while let Poll::Pending = future.as_mut().poll(&mut context) {
+        while future.as_mut().poll(&mut context).is_pending() {
             thread::park();
         }
     }

@@ -6,17 +6,18 @@ use tidegate_protocol::wire::Start;
 
 use super::{
     Fault,
-    journal::{Answer, Journal, Seen},
+    journal::{Answer, Journal, Seen, Stand},
     life::Life,
     reader,
     truth::Truth,
 };
+use crate::shard::{Key, KeyRange, Topic};
 
 /// Files out of use that may be kept beside those in use: two kept, two made ready ahead.
 const SPARES_MAX: usize = 4;
 
-/// Checks everything that can be asked of a broker at rest.
-pub(super) async fn audit(life: &Life) -> Result<(), Fault> {
+/// Checks everything that can be asked of a broker at rest; gives the records of its log.
+pub(super) async fn audit(life: &Life) -> Result<Vec<(u64, Seen)>, Fault> {
     let truth = Truth::read(life).await?;
     {
         let mut journal = life.journal();
@@ -25,9 +26,10 @@ pub(super) async fn audit(life: &Life) -> Result<(), Fault> {
         conflicts(&truth, &journal)?;
         followed(&truth, &journal)?;
     }
-    catalog(life, &truth)?;
+    catalog(life, &truth).await?;
     scans(life, &truth).await?;
-    keys(life, &truth).await
+    keys(life, &truth).await?;
+    Ok(truth.rows)
 }
 
 /// What was acked is there as it was acked; what was refused is not there.
@@ -127,7 +129,7 @@ fn same(what: &str, seen: &[Seen], wanted: &[Seen]) -> Result<(), Fault> {
     Err(format!("{what} gave {count} records, not {all}; number {at} is {got} and must be {must}"))
 }
 
-fn catalog(life: &Life, truth: &Truth) -> Result<(), Fault> {
+async fn catalog(life: &Life, truth: &Truth) -> Result<(), Fault> {
     let live = life.shard.live_generation(life.tenant);
     let told = life.journal().generation;
     if live < told {
@@ -138,8 +140,21 @@ fn catalog(life: &Life, truth: &Truth) -> Result<(), Fault> {
         if next != topic.next_offset {
             return Err(format!("{} goes on at {}, the log holds {next}", topic.name, topic.next_offset));
         }
+        listed(life, truth, &topic).await?;
     }
     Ok(())
+}
+
+/// The keys of a topic stand where the log says.
+async fn listed(life: &Life, truth: &Truth, topic: &Topic) -> Result<(), Fault> {
+    let range = KeyRange { keys_max: 1_000, bytes_max: 1 << 20, ..KeyRange::default() };
+    let (keys, _) = life.shard.keys(topic.id, range).await.map_err(|error| error.to_string())?;
+    let stand = |key: &Key| Stand { version: key.version, last_offset: Some(key.last_offset) };
+    let told: Vec<(String, Stand)> =
+        keys.iter().map(|key| (String::from_utf8(key.key.to_vec()).unwrap(), stand(key))).collect();
+    let wanted = truth.stands.iter().filter(|((name, _), _)| name == topic.name.as_str());
+    let wanted: Vec<(String, Stand)> = wanted.map(|((_, key), stand)| (key.clone(), *stand)).collect();
+    if told == wanted { Ok(()) } else { Err(format!("keys of {} are {told:?}, not {wanted:?}", topic.name)) }
 }
 
 /// A scan of a pattern is a filter of the log, from anywhere.

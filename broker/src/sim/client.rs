@@ -158,7 +158,7 @@ impl Memory {
         let number = life.journal().sent.len();
         let records = records(life, number);
         let wishes = wishes(life, &records);
-        let stamp = (self.number % 3 != 0).then(|| {
+        let stamp = (!self.number.is_multiple_of(3)).then(|| {
             let stamp = ProducerStamp { id: 100 + self.number, epoch: self.epoch, sequence: self.sequence };
             self.sequence += 1;
             stamp
@@ -224,7 +224,7 @@ fn records(life: &Life, number: usize) -> Vec<Record> {
     (0..count).map(record).collect()
 }
 
-/// What the client believes of a key of its batch, or of another.
+/// What the client believes of a key of its batch, or of others.
 fn wishes(life: &Life, records: &[Record]) -> Vec<Wish> {
     if !life.one_in(3) {
         return Vec::new();
@@ -233,9 +233,22 @@ fn wishes(life: &Life, records: &[Record]) -> Vec<Wish> {
         Some(Record { topic, key: Some(key), .. }) if !life.one_in(5) => (topic.clone(), key.clone()),
         _ => ("raw/0".to_owned(), "k0".to_owned()),
     };
+    let mut wishes = vec![wish(life, topic, key)];
+    if life.one_in(4) {
+        wishes.push(wish(life, "in/1".to_owned(), "k3".to_owned()));
+    }
+    wishes
+}
+
+fn wish(life: &Life, topic: String, key: String) -> Wish {
     let known = life.journal().known.get(&(topic.clone(), key.clone())).copied().unwrap_or_default();
-    let version = if life.one_in(6) { known + life.below(2) } else { known };
-    vec![Wish { topic, key, version }]
+    let expect = match (life.below(6), known.last_offset) {
+        (0, _) => Expect::Version(known.version + life.below(2)),
+        (1, Some(offset)) => Expect::LastOffset(offset),
+        (2, None) => Expect::Absent(true),
+        _ => Expect::Version(known.version),
+    };
+    Wish { topic, key, expect }
 }
 
 fn encode(records: &[Record], wishes: &[Wish], stamp: Option<ProducerStamp>) -> Bytes {
@@ -248,7 +261,7 @@ fn encode(records: &[Record], wishes: &[Wish], stamp: Option<ProducerStamp>) -> 
     let conditions = wishes.iter().map(|wish| Condition {
         topic: wish.topic.clone(),
         key: wish.key.clone().into_bytes(),
-        expect: Some(Expect::Version(wish.version)),
+        expect: Some(wish.expect),
     });
     let (producer_id, producer_epoch, sequence) =
         stamp.map_or((0, 0, 0), |stamp| (stamp.id, stamp.epoch, stamp.sequence));

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tidegate_protocol::{
     error::Code,
     stored::ProducerStamp,
-    wire::{AckRun, AckStatus, ProduceAck},
+    wire::{AckRun, AckStatus, Expect, ProduceAck},
 };
 
 use super::{Fault, model::Record};
@@ -19,7 +19,24 @@ const KEPT_FOR: Duration = Duration::from_secs(3_600 - 1_200);
 pub(super) struct Wish {
     pub(super) topic: String,
     pub(super) key: String,
+    pub(super) expect: Expect,
+}
+
+/// Where a key stands: version and offset of its last record, if it has one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(super) struct Stand {
     pub(super) version: u64,
+    pub(super) last_offset: Option<u64>,
+}
+
+impl Wish {
+    pub(super) fn holds(&self, stand: Stand) -> bool {
+        match self.expect {
+            Expect::Version(version) => stand.version == version,
+            Expect::LastOffset(offset) => stand.last_offset == Some(offset),
+            Expect::Absent(_) => stand.version == 0,
+        }
+    }
 }
 
 /// What became of a record, as its client was told.
@@ -99,8 +116,8 @@ pub(super) struct Journal {
     pub(super) sent: Vec<Sent>,
     pub(super) conflicts: Vec<Conflict>,
     pub(super) followed: Vec<Followed>,
-    /// Highest version of each key that somebody was told.
-    pub(super) known: BTreeMap<(String, String), u64>,
+    /// Where each key stood last, as somebody was told.
+    pub(super) known: BTreeMap<(String, String), Stand>,
     /// Highest generation that was told to be durable.
     pub(super) generation: u64,
     /// The first thing that must not be.
@@ -183,8 +200,8 @@ impl Journal {
             self.counts.taken += 1;
             self.counts.duplicates += u64::from(ack.duplicate);
             for (fate, record) in fates.iter().zip(self.sent[number].records.clone()) {
-                if let (Fate::At { topic, version, .. }, Some(key)) = (fate, record.key) {
-                    self.knows((topic.clone(), key), *version);
+                if let (&Fate::At { ref topic, version, offset }, Some(key)) = (fate, record.key) {
+                    self.knows((topic.clone(), key), Stand { version, last_offset: Some(offset) });
                 }
             }
         }
@@ -223,14 +240,15 @@ impl Journal {
             Some(Code::Conflict) => {
                 let told = failure.conflict.clone().ok_or("a conflict that names nothing")?;
                 let (topic, key) = (told.topic, String::from_utf8(told.key).unwrap());
-                let asked = sent.wishes.iter().find(|wish| wish.topic == topic && wish.key == key);
-                if asked.is_none_or(|wish| wish.version == told.version) {
+                let stand = Stand { version: told.version, last_offset: told.last_offset };
+                let named = sent.wishes.iter().filter(|wish| wish.topic == topic && wish.key == key);
+                if named.into_iter().all(|wish| wish.holds(stand)) {
                     return Err(format!("batch {number} met no conflict: {topic} {key} stands at {}", told.version));
                 }
                 let (version, invoked, answered) = (told.version, sent.invoked, step);
                 self.conflicts.push(Conflict { topic: topic.clone(), key: key.clone(), version, invoked, answered });
                 self.counts.conflicts += 1;
-                self.knows((topic, key), version);
+                self.knows((topic, key), stand);
                 Ok(Answer::Refused(Code::Conflict))
             }
             Some(code @ (Code::ConditionTargetMoved | Code::PluginRejected)) if !sent.wishes.is_empty() => {
@@ -247,9 +265,9 @@ impl Journal {
         }
     }
 
-    fn knows(&mut self, key: (String, String), version: u64) {
+    fn knows(&mut self, key: (String, String), stand: Stand) {
         let known = self.known.entry(key).or_default();
-        *known = version.max(*known);
+        *known = stand.max(*known);
     }
 }
 

@@ -179,7 +179,7 @@ fn generation(number: u64, schedule: &Schedule) -> Arc<Generation> {
     let absent = LoadError::NotWasm { plugin: "gate".to_owned(), what: "a closure stands here" };
     let plugins = BTreeMap::from([("gate".to_owned(), Err(Arc::new(absent)))]);
     let made = RUNTIME.generation("default", number, Arc::new(spec), plugins).unwrap();
-    made.with_native(|_| Some(Gate::new(number, schedule)))
+    made.with_native(|_| Some(Gate::shared(number, schedule)))
 }
 
 /// The world's time.
@@ -193,24 +193,14 @@ pub(super) struct SimClock {
 impl Clock for SimClock {
     fn unix(&self) -> Duration {
         let skew = *self.skew.lock().unwrap();
-        let base = Duration::from_secs(1_700_000_000) + self.schedule.now();
-        base.saturating_add_signed_ms(skew)
+        let now = Duration::from_secs(1_700_000_000) + self.schedule.now();
+        let by = Duration::from_millis(skew.unsigned_abs());
+        if skew < 0 { now - by } else { now + by }
     }
     fn monotonic(&self) -> Duration {
         self.schedule.now()
     }
     fn threads(&self) -> crate::threads::SharedThreads {
         Arc::new(self.schedule.clone())
-    }
-}
-
-trait Skewed {
-    fn saturating_add_signed_ms(self, ms: i64) -> Duration;
-}
-
-impl Skewed for Duration {
-    fn saturating_add_signed_ms(self, ms: i64) -> Duration {
-        let by = Duration::from_millis(ms.unsigned_abs());
-        if ms < 0 { self.saturating_sub(by) } else { self + by }
     }
 }

@@ -93,7 +93,7 @@ fn judge(generation: u64, topic: &str, key: Option<&[u8]>, value: &[u8]) -> Judg
     let mark = format!("@{generation}");
     let marked = [value, mark.as_bytes()].concat();
     let name = value.split(|byte| *byte == b':').take(2).collect::<Vec<_>>().join(&b':');
-    let emits = value.len() % 7 == 0;
+    let emits = value.len().is_multiple_of(7);
     let emit = emits.then(|| {
         let value = [&name[..], b":emitted", mark.as_bytes()].concat();
         (EMITTED_TO.to_owned(), key.unwrap_or(b"none").to_vec(), value)
@@ -109,7 +109,7 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    pub(super) fn new(generation: u64, schedule: &Schedule) -> Arc<dyn Native> {
+    pub(super) fn shared(generation: u64, schedule: &Schedule) -> Arc<dyn Native> {
         Arc::new(Self { generation, schedule: schedule.clone() })
     }
 }

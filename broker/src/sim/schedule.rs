@@ -14,7 +14,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    task::{Context, Poll, Wake, Waker},
+    task::{Context, Wake, Waker},
     thread,
     time::Duration,
 };
@@ -366,7 +366,7 @@ impl Threads for Schedule {
         let gate = Arc::new(Woken { gate: self.new_gate("drive"), woken: AtomicBool::new(false) });
         let waker = Waker::from(Arc::clone(&gate));
         let mut context = Context::from_waker(&waker);
-        while let Poll::Pending = future.as_mut().poll(&mut context) {
+        while future.as_mut().poll(&mut context).is_pending() {
             if !gate.woken.swap(false, Ordering::AcqRel) {
                 gate.gate.wait(None);
                 gate.woken.store(false, Ordering::Release);

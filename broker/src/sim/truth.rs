@@ -6,7 +6,7 @@ use tidegate_protocol::stored::StoredFrame;
 
 use super::{
     Fault,
-    journal::{Fate, Journal, Seen},
+    journal::{Fate, Journal, Seen, Stand},
     life::Life,
     model::{self, Expected, Record},
 };
@@ -25,7 +25,8 @@ pub(super) struct Truth {
     pub(super) writers: BTreeMap<(String, String, u64), usize>,
     pub(super) next_offsets: BTreeMap<String, u64>,
     pub(super) end: u64,
-    versions: BTreeMap<(String, String), u64>,
+    /// Where every key stands.
+    pub(super) stands: BTreeMap<(String, String), Stand>,
     generation: u64,
 }
 
@@ -61,7 +62,6 @@ impl Truth {
         if frame.header.topics.iter().any(|topic| topic.id == catalog::topic_id(0, catalog::ACTIVATIONS_COUNTER)) {
             self.generation = frame.header.generation;
         }
-        let before = self.versions.clone();
         let (mut records, mut places) = (Vec::new(), Vec::new());
         for ((lsn, (id, offset, version)), (_, record)) in (first_lsn..).zip(frame.positions()).zip(body.records()) {
             if catalog::is_system(id) {
@@ -71,7 +71,6 @@ impl Truth {
             let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
             let (key, value) = (record.key.map(text), text(record.value.unwrap_or_default()));
             let topic = name.as_str().to_owned();
-            self.number(&topic, offset, key.as_ref(), version)?;
             places.push((topic.clone(), offset, version));
             records.push(Record { topic: topic.clone(), key: key.clone(), value: value.clone() });
             let generation = frame.header.generation;
@@ -80,7 +79,11 @@ impl Truth {
         if records.is_empty() {
             return Ok(());
         }
-        self.batch(&life.journal(), frame, &records, &places, &before)
+        self.batch(&life.journal(), frame, &records, &places)?;
+        let numbered = places.iter().zip(&records);
+        numbered.into_iter().try_for_each(|((topic, offset, version), record)| {
+            self.number(topic, *offset, record.key.as_ref(), *version)
+        })
     }
 
     /// Offsets and versions are dense.
@@ -92,9 +95,9 @@ impl Truth {
         *next += 1;
         let next = match key {
             Some(key) => {
-                let last = self.versions.entry((topic.to_owned(), key.clone())).or_default();
-                *last += 1;
-                *last
+                let stand = self.stands.entry((topic.to_owned(), key.clone())).or_default();
+                *stand = Stand { version: stand.version + 1, last_offset: Some(offset) };
+                stand.version
             }
             None => 0,
         };
@@ -111,7 +114,6 @@ impl Truth {
         frame: &StoredFrame,
         records: &[Record],
         places: &[(String, u64, u64)],
-        before: &BTreeMap<(String, String), u64>,
     ) -> Result<(), Fault> {
         let generation = frame.header.generation;
         let number = records[0].value.split(':').next().and_then(|number| number.parse().ok());
@@ -129,12 +131,9 @@ impl Truth {
             return Err(format!("batch {number} has the stamp {:?}", frame.header.producer));
         }
         for wish in &sent.wishes {
-            let stood = before.get(&(wish.topic.clone(), wish.key.clone())).copied().unwrap_or_default();
-            if stood != wish.version {
-                return Err(format!(
-                    "batch {number} was taken while {} {} stood at {stood}, it asked for {}",
-                    wish.topic, wish.key, wish.version
-                ));
+            let stand = self.stands.get(&(wish.topic.clone(), wish.key.clone())).copied().unwrap_or_default();
+            if !wish.holds(stand) {
+                return Err(format!("batch {number} was taken at {stand:?}, it asked for {wish:?}"));
             }
         }
         if !sent.wishes.is_empty() && expected.contains(&Expected::Rejected) {

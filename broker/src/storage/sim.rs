@@ -44,7 +44,9 @@ pub(crate) struct SimDisk {
 
 /// What is told before an operation: its name and what it is about.
 #[derive(Clone, Default)]
-struct Before(Option<Arc<dyn Fn(&'static str, &str) + Send + Sync>>);
+struct Before(Option<Arc<Call>>);
+
+type Call = dyn Fn(&'static str, &str) + Send + Sync;
 
 impl std::fmt::Debug for Before {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
