@@ -52,7 +52,8 @@ fn answers(truth: &Truth, journal: &mut Journal) -> Result<(), Fault> {
                     return Err(format!("batch {number} was acked as {fates:?} under {generation} and is {stored:?}"));
                 }
             }
-            Some(Answer::Refused(code)) if stored.is_some() => {
+            // A stamp says that it is the same batch: the copy that was refused is not the one that is stored.
+            Some(Answer::Refused(code)) if stored.is_some() && (sent.stamp.is_none() || sent.copies < 2) => {
                 return Err(format!("batch {number} was refused with {code:?} and is stored"));
             }
             Some(Answer::Refused(_)) => {}
@@ -72,7 +73,7 @@ fn order(truth: &Truth, journal: &Journal) -> Result<(), Fault> {
         if earliest.0 < sent.invoked {
             return Err(format!("batch {} was answered before {number} was sent, and stands behind it", earliest.1));
         }
-        earliest = earliest.min((sent.answered.unwrap_or(u64::MAX), number));
+        earliest = earliest.min((sent.acked().unwrap_or(u64::MAX), number));
     }
     Ok(())
 }
@@ -95,7 +96,7 @@ fn conflicts(truth: &Truth, journal: &Journal) -> Result<(), Fault> {
             }
         }
         if let Some(next) = writer(conflict.version + 1)
-            && next.answered.is_some_and(|answered| answered < conflict.invoked)
+            && next.acked().is_some_and(|answered| answered < conflict.invoked)
         {
             return Err(format!("{what}, and the next one was acked before the question"));
         }

@@ -131,7 +131,11 @@ impl Memory {
 
     async fn send(&self, life: &Life, stream: &mut DuplexStream, number: usize) -> std::io::Result<()> {
         life.schedule.note(format_args!("client {} sends batch {number}", self.number));
-        let frame = life.journal().sent[number].frame.clone();
+        let frame = {
+            let sent = &mut life.journal().sent[number];
+            sent.copies += 1;
+            sent.frame.clone()
+        };
         if life.one_in(5) {
             let cut = usize::try_from(life.below(frame.len() as u64)).unwrap();
             stream.write_all(&frame[..cut]).await?;
@@ -166,7 +170,8 @@ impl Memory {
         let frame = encode(&records, &wishes, stamp);
         let (invoked, sent_at) = (life.schedule.step(), life.schedule.now());
         let (answered, answer) = (None, None);
-        life.journal().sent.push(Sent { frame, records, wishes, stamp, invoked, sent_at, answered, answer });
+        let sent = Sent { frame, records, wishes, stamp, invoked, sent_at, answered, answer, copies: 0 };
+        life.journal().sent.push(sent);
         self.open.push_back(number);
         number
     }

@@ -74,6 +74,15 @@ pub(super) struct Sent {
     /// Step in which its client read the answer.
     pub(super) answered: Option<u64>,
     pub(super) answer: Option<Answer>,
+    /// How often it was sent. A copy on a connection that is gone may come to its turn behind the answer to a later one.
+    pub(super) copies: u32,
+}
+
+impl Sent {
+    /// Step in which its client read that it was taken.
+    pub(super) fn acked(&self) -> Option<u64> {
+        self.answered.filter(|_| matches!(self.answer, Some(Answer::Taken { .. })))
+    }
 }
 
 /// A conflict that a client was told of.
