@@ -60,6 +60,7 @@ fn generation(runtime: &Runtime, name: &str, settings: &str, count: usize) -> Re
         fetch: Vec::new(),
         rejection: Rejection::PerRecord,
         enforced: false,
+        retention: None,
         place: "bench".to_owned(),
     };
     let tenant = TenantSpec { plugins: BTreeMap::from([(name.to_owned(), spec)]), chain: vec![chain] };

@@ -3,6 +3,7 @@
 
 use std::{
     fs::{self, File},
+    hint::black_box,
     io::Write as _,
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
@@ -123,8 +124,23 @@ impl Bare {
     /// # Errors
     /// As the disk says.
     pub fn write(&mut self, groups: &Groups) -> Result<Duration> {
+        self.write_groups(groups, |_| {})
+    }
+
+    /// The same, and before that a CRC-32C over the group.
+    ///
+    /// # Errors
+    /// As the disk says.
+    pub fn write_checked(&mut self, groups: &Groups) -> Result<Duration> {
+        self.write_groups(groups, |group| {
+            black_box(crc32c::crc32c(group));
+        })
+    }
+
+    fn write_groups(&mut self, groups: &Groups, before: impl Fn(&[u8])) -> Result<Duration> {
         let start = wall();
         for group in &groups.groups {
+            before(group);
             if self.position + group.len() as u64 > self.bytes {
                 self.position = HEADER_BYTES as u64;
             }

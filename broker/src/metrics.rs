@@ -134,6 +134,8 @@ pub struct Metrics {
     pub subscriptions: std::sync::Arc<Gauge>,
     /// Produce streams open.
     pub produce_streams: std::sync::Arc<Gauge>,
+    /// Backups that hold on to the log.
+    pub backup_pins: std::sync::Arc<Gauge>,
     /// Changes of plugins that went live.
     pub activations: Counter,
     /// Changes of plugins that were refused.
@@ -160,6 +162,7 @@ impl Default for Metrics {
             connections_refused: Counter::default(),
             subscriptions: std::sync::Arc::default(),
             produce_streams: std::sync::Arc::default(),
+            backup_pins: std::sync::Arc::default(),
             activations: Counter::default(),
             activations_refused: Counter::default(),
             refusals: TABLE.iter().map(|row| (row.code, Counter::default())).collect(),
@@ -225,6 +228,7 @@ impl Metrics {
         );
         text.gauge("tidegate_subscriptions", "Subscriptions open.", self.subscriptions.value());
         text.gauge("tidegate_produce_streams", "Produce streams open.", self.produce_streams.value());
+        text.gauge("tidegate_backup_pins", "Backups that hold on to the log.", self.backup_pins.value());
         text.counter("tidegate_activations_total", "Changes of plugins that went live.", self.activations.value());
         text.counter(
             "tidegate_activations_refused_total",

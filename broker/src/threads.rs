@@ -10,8 +10,7 @@ use std::{
     io,
     pin::{Pin, pin},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError},
-    task::{Context, Wake, Waker},
-    thread::{self, JoinHandle, Thread},
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -21,6 +20,8 @@ use tokio::sync::oneshot;
 pub type Work = Box<dyn FnOnce() + Send>;
 /// Resolves when work on a pool's thread has ended.
 pub type Ended = Pin<Box<dyn Future<Output = Result<(), Unfinished>> + Send>>;
+/// Resolves after some time.
+pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Shared threads.
 pub type SharedThreads = Arc<dyn Threads>;
 
@@ -35,7 +36,10 @@ pub trait Threads: Send + Sync + Debug {
     /// Runs work that blocks on a thread of a pool, from async code.
     fn run_blocking(&self, work: Work) -> Ended;
 
-    /// Drives a future to its end on this thread. It must wait for nothing but wakers.
+    /// Resolves after some time. In async code of a runtime, or below [`Threads::drive`].
+    fn sleep(&self, time: Duration) -> Sleep;
+
+    /// Drives a future to its end on this thread, which has no runtime. It may wait for wakers and for time.
     fn drive(&self, future: Pin<&mut dyn Future<Output = ()>>);
 
     /// Something to wait on, where that is not a condition variable.
@@ -196,26 +200,19 @@ impl Threads for SystemThreads {
         })
     }
 
-    fn drive(&self, mut future: Pin<&mut dyn Future<Output = ()>>) {
-        let waker = Waker::from(Arc::new(Unpark(thread::current())));
-        let mut context = Context::from_waker(&waker);
-        while future.as_mut().poll(&mut context).is_pending() {
-            thread::park();
-        }
+    fn sleep(&self, time: Duration) -> Sleep {
+        Box::pin(tokio::time::sleep(time))
+    }
+
+    fn drive(&self, future: Pin<&mut dyn Future<Output = ()>>) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        runtime.expect("a runtime without I/O asks nothing of the system").block_on(future);
     }
 }
 
 impl Running for JoinHandle<()> {
     fn join(self: Box<Self>) -> thread::Result<()> {
         Self::join(*self)
-    }
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
     }
 }
 

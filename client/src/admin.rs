@@ -5,10 +5,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use tidegate_protocol::wire::{
     Activated, Chain, ChainExplain, ClientBody, KeyList, Keys, PluginList, PluginRollback, PluginSwap, Plugins,
-    ProducerId, Reload, ServerBody, TopicCreate, TopicInfo, TopicList, Topics,
+    ProducerId, Reload, ServerBody, TopicCreate, TopicInfo, TopicList, TopicTruncate, TopicTruncated, Topics,
 };
 
-use crate::{Connection, Error};
+use crate::{BackupPin, Connection, Error};
 
 /// Requests about topics and plugins. Changes of plugins need the admin credential.
 #[derive(Debug, Clone)]
@@ -68,6 +68,16 @@ impl Admin {
         ask!(self, ClientBody::TopicCreate(create), TopicCreated, self.patience())
     }
 
+    /// Removes a topic's records before an offset: durable, and gone for readers, when it is answered. Needs the admin
+    /// credential.
+    ///
+    /// # Errors
+    /// If there is no such topic, it does not go so far, the broker refuses or cannot be reached.
+    pub async fn truncate_topic(&self, topic: &str, before: u64) -> Result<TopicTruncated, Error> {
+        let truncate = TopicTruncate { topic: topic.to_owned(), before };
+        ask!(self, ClientBody::TopicTruncate(truncate), TopicTruncated, self.patience())
+    }
+
     /// The plugins of the tenant.
     ///
     /// # Errors
@@ -122,6 +132,14 @@ impl Admin {
             return Err(Error::Protocol { what: "producer id 0" });
         }
         Ok(given.id)
+    }
+
+    /// A cut of the whole log, kept until the pin goes. Needs the admin credential.
+    ///
+    /// # Errors
+    /// If the broker keeps its log in memory, too many backups are under way, it refuses or cannot be reached.
+    pub async fn backup(&self) -> Result<BackupPin, Error> {
+        BackupPin::take(&self.connection, self.patience()).await
     }
 
     fn patience(&self) -> Duration {

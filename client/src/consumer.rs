@@ -3,11 +3,13 @@
 //! The stream is read only while somebody waits in [`Consumer::next`]: a reader that is slow holds one batch and what the
 //! transport's window lets in, and the broker waits.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use tidegate_protocol::{
     batch::BatchBody,
     limits::Limits,
-    wire::{self, ClientBody, FetchHead, FetchProgress, Frame, OpenFetch, ServerBody},
+    wire::{self, ClientBody, FetchHead, FetchProgress, Frame, Gap, OpenFetch, ServerBody},
 };
 use tracing::debug;
 
@@ -31,6 +33,10 @@ pub enum Start {
     Offset(u64),
     /// At the last record of [`ConsumerOptions::key`].
     KeyHead,
+    /// At the first record that the broker took at this time or later: Unix milliseconds.
+    Since(i64),
+    /// The same, so long before the broker's time now.
+    Ago(Duration),
 }
 
 /// What to read, and how. Make one with [`ConsumerOptions::new`] and set what differs.
@@ -108,6 +114,8 @@ pub enum Event {
     Batch(FetchedBatch),
     /// The scan went on, or reached the end; see [`Consumer::cursor`] and [`Consumer::at_end`].
     Progress,
+    /// Records that were not read yet are gone, by retention or truncation: the read goes on behind them.
+    Gaps(Vec<Gap>),
 }
 
 /// A reader of one topic or pattern.
@@ -147,7 +155,8 @@ impl Consumer {
         }
     }
 
-    /// The next records; `None` where the read ends (never when following). Cancel-safe.
+    /// The next records; `None` where the read ends (never when following). Cancel-safe. Steps over gaps in silence:
+    /// [`Self::next_event`] tells them.
     ///
     /// # Errors
     /// If the broker refuses or ends the read, or the connection is lost and may not or cannot be resumed. Where to go on
@@ -156,13 +165,13 @@ impl Consumer {
         loop {
             match self.next_event().await? {
                 Some(Event::Batch(batch)) => return Ok(Some(batch)),
-                Some(Event::Progress) => {}
+                Some(Event::Progress | Event::Gaps(_)) => {}
                 None => return Ok(None),
             }
         }
     }
 
-    /// As [`Self::next`], and comes back also when only the cursor moved or the end was reached. Cancel-safe.
+    /// As [`Self::next`], and comes back also when only the cursor moved, records are gone or the end was reached. Cancel-safe.
     ///
     /// # Errors
     /// As [`Self::next`].
@@ -232,11 +241,12 @@ impl Consumer {
             None => Ok(None),
             Some(Frame::Batch { head, body }) => self.batch(head, body).map(|batch| Some(Event::Batch(batch))),
             Some(Frame::Control(bytes)) => match frames::message(bytes)? {
-                ServerBody::FetchProgress(FetchProgress { cursor, at_end }) => {
+                ServerBody::FetchProgress(FetchProgress { cursor, at_end, gaps }) => {
                     self.move_to(cursor);
                     self.at_end = at_end;
-                    self.told = true;
-                    Ok(Some(Event::Progress))
+                    // A word about gaps is never the last one.
+                    self.told = gaps.is_empty();
+                    Ok(Some(if gaps.is_empty() { Event::Progress } else { Event::Gaps(gaps) }))
                 }
                 ServerBody::Failure(failure) => Err(Error::broker(failure)),
                 _ => Err(Error::Protocol { what: "a message that belongs to no subscription" }),
@@ -258,6 +268,8 @@ impl Consumer {
                 Start::Cursor(cursor) => wire::Start::Cursor(cursor),
                 Start::Offset(offset) => wire::Start::Offset(offset),
                 Start::KeyHead => wire::Start::KeyHead(true),
+                Start::Since(time_ms) => wire::Start::Since(time_ms),
+                Start::Ago(ago) => wire::Start::Ago(u64::try_from(ago.as_millis()).unwrap_or(u64::MAX)),
             }),
             follow: self.options.follow,
             records_max: left(self.options.records_max, self.delivered_records),

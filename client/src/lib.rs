@@ -30,6 +30,7 @@
 
 mod admin;
 mod backoff;
+mod backup;
 mod connection;
 mod consumer;
 mod error;
@@ -50,6 +51,7 @@ pub use tidegate_protocol::{
 pub use self::{
     admin::Admin,
     backoff::Backoff,
+    backup::BackupPin,
     connection::{Connection, Identity},
     consumer::{Consumer, ConsumerOptions, Event, FetchedBatch, FetchedRecord, Start},
     error::{Conflict, Error, Failure, Rejection},

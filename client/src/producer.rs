@@ -5,6 +5,7 @@
 
 mod ack;
 mod driver;
+mod numbering;
 mod queue;
 
 use std::{
@@ -20,6 +21,7 @@ use tokio::{sync::watch, task::JoinHandle};
 pub use self::ack::{BatchAck, Outcome};
 use self::{
     driver::Driver,
+    numbering::Numbering,
     queue::{Answer, Pushed, Queue},
 };
 use crate::{Connection, Error};
@@ -91,9 +93,9 @@ impl Producer {
             }
             None => None,
         };
-        let first = identity.map_or(0, |identity| identity.next_sequence);
-        let queue = Arc::new(Queue::new(&config, limits, first));
-        let driver = Driver::new(Arc::clone(&queue), connection, identity);
+        let queue = Arc::new(Queue::new(&config, limits));
+        let numbering = identity.map(|identity| Numbering::new(identity, config.identity.is_none()));
+        let driver = Driver::new(Arc::clone(&queue), connection, numbering);
         let driver = tokio::spawn(driver.run());
         Ok(Self { queue, identity, driver: Some(driver) })
     }
@@ -168,7 +170,8 @@ impl Producer {
         flushed
     }
 
-    /// Id, epoch and first sequence, if batches are numbered.
+    /// Id, epoch and first sequence, if batches are numbered. One that asked for its id goes on under another should the
+    /// broker have forgotten it, which takes an hour of silence.
     pub fn identity(&self) -> Option<ProducerIdentity> {
         self.identity
     }

@@ -84,7 +84,7 @@ codes! {
     410 CursorInvalid "CURSOR_INVALID" false
         "The cursor is damaged, of another version, or of another log." "Nothing was read." "Start from `earliest`, `latest` or an offset."
     411 OffsetOutOfRange "OFFSET_OUT_OF_RANGE" false
-        "The offset lies behind the end of the topic." "Nothing was read." "Start from `latest`, or wait until it exists."
+        "The offset lies behind the end of the topic, or its record is gone by retention or truncation." "Nothing was read or removed." "Start from `earliest` or `latest`, or at an offset between the two that the message or `tidegate topics TOPIC` names."
     500 PluginRejected "PLUGIN_REJECTED" false
         "A plugin refused the record; the reason is its own." "The record was not appended; under `rejection = \"all\"` neither was its batch." "Fix the record as the reason says."
     501 PluginRetry "PLUGIN_RETRY" true
@@ -119,6 +119,8 @@ codes! {
         "A write or fsync of the log failed; the shard takes no more records." "Not acked: the batch may or may not be there after a restart; what was acked is safe." "Check the disk, restart the broker, retry with the same producer id and sequence."
     603 ShuttingDown "SHUTTING_DOWN" true
         "The broker is draining." "Nothing of the batch was appended." "Connect again; the client does it by itself."
+    604 BackupUnavailable "BACKUP_UNAVAILABLE" false
+        "The broker keeps its log in memory only: nothing is there to be copied." "Nothing was copied." "Start the broker without --memory."
     699 Internal "INTERNAL" false
         "A bug of the broker." "Nothing of the batch was appended." "Report it with the broker's log."
 }

@@ -13,6 +13,7 @@
 //! reads so many more and calls [`parse_payload`].
 
 mod admin;
+mod backup;
 mod convert;
 mod messages;
 #[cfg(test)]
@@ -23,6 +24,7 @@ use prost::Message;
 
 pub use self::{
     admin::*,
+    backup::*,
     convert::{AckStatus, ConditionError},
     messages::*,
 };

@@ -1,7 +1,7 @@
 //! Harness of the integration tests: the real broker as a child process, judged from outside.
 //!
 //! Owns: starting, killing and watching brokers (`broker`), the disk that forgets (`forgetful`), deadlines (`wait`), a client
-//! that can say anything (`raw`), producers that outlive a broker (`workload`) and the book of what was acked (`ledger`). It links
+//! that can say anything (`raw`), what racing processes saw (`history`), producers that outlive a broker (`workload`) and the book of what was acked (`ledger`). It links
 //! neither the broker nor its storage: what a test knows, it knows as any client would.
 
 // A harness fails a test by panicking, and reads time as any outside observer does.
@@ -18,6 +18,7 @@ use std::path::PathBuf;
 pub mod broker;
 pub mod components;
 pub mod forgetful;
+pub mod history;
 pub mod http;
 pub mod ledger;
 pub mod raw;

@@ -314,7 +314,7 @@ impl Client {
     pub async fn fetch(&self, open: OpenFetch) -> Result<Fetching, Refused> {
         let (mut send, receive) = self.open().await?;
         say(&mut send, ClientBody::OpenFetch(open)).await?;
-        Ok(Fetching { _send: send, receive, cursor: String::new() })
+        Ok(Fetching { _send: send, receive, cursor: String::new(), gaps: Vec::new() })
     }
 
     /// Everything of a pattern from the start to the durable end. A topic that does not exist holds nothing.
@@ -405,6 +405,8 @@ pub struct Fetching {
     pub receive: RecvStream,
     /// The newest cursor.
     pub cursor: String,
+    /// What the broker said is gone, as it said it: topic and first offset kept.
+    pub gaps: Vec<(String, u64)>,
 }
 
 /// What a read gives.
@@ -425,6 +427,7 @@ impl Fetching {
         match hear(&mut self.receive).await? {
             Heard::Message(ServerBody::FetchProgress(progress)) => {
                 self.cursor = progress.cursor;
+                self.gaps.extend(progress.gaps.into_iter().map(|gap| (gap.topic, gap.low_offset)));
                 Ok(Part::Progress(progress.at_end))
             }
             Heard::Batch(head, bytes) => {

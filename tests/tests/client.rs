@@ -4,6 +4,7 @@
 
 use std::{
     collections::HashMap,
+    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -12,8 +13,11 @@ use std::{
 };
 
 use rustls_pki_types::{CertificateDer, pem::PemObject as _};
-use tidegate_client::{ConnectOptions, Connection, ConsumerOptions, Outcome, ProducerConfig, Record, Timeouts, Trust};
-use tidegate_protocol::wire::ProduceHead;
+use tidegate_client::{
+    BatchBuilder, Code, Condition, ConnectOptions, Connection, ConsumerOptions, Expect, Outcome, ProducerConfig,
+    Record, Timeouts, TopicName, Trust,
+};
+use tidegate_protocol::{limits::Limits, wire::ProduceHead};
 use tidegate_tests::{
     broker::Site,
     raw::{Client, Send, body},
@@ -24,12 +28,16 @@ use tidegate_tests::{
 const LIMIT: Duration = Duration::from_secs(150);
 
 fn options(site: &Site, relay: &Relay) -> ConnectOptions {
-    let certificate = CertificateDer::from_pem_file(site.data().join("dev/cert.pem")).unwrap();
-    let mut options = ConnectOptions::new(relay.addr, Trust::Pinned(certificate));
+    let mut options = direct(site, relay.addr);
     // A broker that was killed sends no word: who waits long for it tests waiting.
     let (keep_alive, idle) = (Duration::from_millis(200), Duration::from_millis(800));
     options.timeouts = Timeouts { keep_alive, idle, ..Timeouts::default() };
     options
+}
+
+fn direct(site: &Site, addr: SocketAddr) -> ConnectOptions {
+    let certificate = CertificateDer::from_pem_file(site.data().join("dev/cert.pem")).unwrap();
+    ConnectOptions::new(addr, Trust::Pinned(certificate))
 }
 
 #[test]
@@ -152,6 +160,34 @@ fn a_drain_is_no_loss_to_clients() {
         }
         offsets.sort_unstable();
         assert_eq!(offsets, (0..1_500).collect::<Vec<_>>());
+        producer.close().await.unwrap();
+        broker.drain().await;
+    });
+}
+
+#[test]
+fn a_client_whose_conditions_fail_however_often_goes_on() {
+    test(LIMIT, async {
+        let site = Site::new();
+        let broker = site.start().await;
+        let connection = Connection::connect(direct(&site, broker.addr)).await.unwrap();
+        let producer = connection.producer(ProducerConfig::default()).await.unwrap();
+        let topic = TopicName::parse("t").unwrap();
+        let mut builder = BatchBuilder::new();
+        let mut body = |value: &'static str| {
+            builder
+                .push_record("t", &Record { key: Some("k".into()), value: Some(value.into()), ..Record::default() })
+                .unwrap();
+            builder.finish_body(&Limits::default()).unwrap()
+        };
+        producer.send_batch(body("first"), Vec::new()).await.unwrap();
+        for _ in 0..1_300 {
+            let taken = vec![Condition::new(&topic, "k", Expect::Version(0))];
+            let error = producer.send_batch(body("late"), taken).await.unwrap_err();
+            assert_eq!(error.code(), Some(Code::Conflict));
+        }
+        let ack = producer.send_batch(body("second"), Vec::new()).await.unwrap();
+        assert!(matches!(ack.outcome(0), Some(Outcome::Appended { offset: 1, key_version: 2, .. })), "{ack:?}");
         producer.close().await.unwrap();
         broker.drain().await;
     });

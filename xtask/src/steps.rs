@@ -52,12 +52,20 @@ pub(crate) fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
-/// The cargo that runs us, in the workspace's root.
+/// The cargo that runs us, in the workspace's root. What cargo told us of our own package stays here: build scripts look at
+/// it, and a build by hand afterwards would do much of the work again.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
+    let ours = |name: &str| OUR_PACKAGE.iter().any(|prefix| name.starts_with(prefix));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(ours)) {
+        command.env_remove(name);
+    }
     command
 }
+
+/// How variables begin that `cargo run` sets for what it runs.
+const OUR_PACKAGE: [&str; 4] = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_NAME", "CARGO_CRATE_NAME"];
 
 /// Runs a command with our output; anything but success is an error that shows the command.
 pub(crate) fn must(command: &mut Command) -> Result<(), String> {

@@ -13,11 +13,17 @@ pub const TOPICS_COUNTER: u64 = 1;
 pub const TENANTS_COUNTER: u64 = 2;
 /// Counter of `$sys/activations`: one record per chain generation of a tenant.
 pub const ACTIVATIONS_COUNTER: u64 = 3;
+/// Counter of `$sys/retention`: one record per move of a topic's low offset.
+pub const RETENTION_COUNTER: u64 = 4;
 /// Counter of the first topic that is not the broker's own.
 pub const FIRST_COUNTER: u64 = 16;
 /// The broker's own topics, by counter.
-pub const SYSTEM_TOPICS: [(u64, &str); 3] =
-    [(TOPICS_COUNTER, "$sys/topics"), (TENANTS_COUNTER, "$sys/tenants"), (ACTIVATIONS_COUNTER, "$sys/activations")];
+pub const SYSTEM_TOPICS: [(u64, &str); 4] = [
+    (TOPICS_COUNTER, "$sys/topics"),
+    (TENANTS_COUNTER, "$sys/tenants"),
+    (ACTIVATIONS_COUNTER, "$sys/activations"),
+    (RETENTION_COUNTER, "$sys/retention"),
+];
 /// Topics of one tenant. Every topic is some 300 bytes of memory in this version.
 pub const TOPICS_MAX: usize = 1_000_000;
 /// Tenants of one broker.
@@ -70,6 +76,42 @@ pub struct Entry {
     pub next_offset: u64,
     /// Offset of its next record as far as durable. `None`: the topic itself is not durable yet.
     pub durable_offset: Option<u64>,
+    /// Its share of the bytes of all batches it ever had records in, those in flight counted.
+    pub bytes: u64,
+    /// Where what is kept of it begins, moves in flight counted.
+    pub low: Low,
+    /// The same as far as durable.
+    pub durable_low: Low,
+}
+
+/// Where what is kept of a topic begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Low {
+    /// Records before it are gone.
+    pub offset: u64,
+    /// Position behind the last record that is gone.
+    pub lsn: u64,
+    /// Of [`Entry::bytes`] those of what is gone.
+    pub bytes: u64,
+}
+
+impl Entry {
+    /// A topic that has no record yet.
+    pub fn new(id: u64, tenant: u32, name: TopicName, created_ms: i64, first_lsn: u64) -> Self {
+        let low = Low::default();
+        Self {
+            id,
+            tenant,
+            name,
+            created_ms,
+            first_lsn,
+            next_offset: 0,
+            durable_offset: None,
+            bytes: 0,
+            low,
+            durable_low: low,
+        }
+    }
 }
 
 impl Catalog {
@@ -87,15 +129,9 @@ impl Catalog {
             next_counter: FIRST_COUNTER,
         };
         for (counter, name) in SYSTEM_TOPICS {
-            catalog.insert(Entry {
-                id: topic_id(shard, counter),
-                tenant: SYSTEM_TENANT,
-                name: TopicName::parse(name).expect("the names of the broker's own topics are valid"),
-                created_ms: 0,
-                first_lsn: 0,
-                next_offset: 0,
-                durable_offset: Some(0),
-            });
+            let name = TopicName::parse(name).expect("the names of the broker's own topics are valid");
+            let entry = Entry::new(topic_id(shard, counter), SYSTEM_TENANT, name, 0, 0);
+            catalog.insert(Entry { durable_offset: Some(0), ..entry });
         }
         catalog
     }
@@ -192,9 +228,7 @@ mod tests {
     use super::*;
 
     fn entry(catalog: &Catalog, tenant: u32, name: &str) -> Entry {
-        let name = TopicName::parse(name).unwrap();
-        let (created_ms, first_lsn, next_offset) = (5, 7, 0);
-        Entry { id: catalog.next_id(0), tenant, name, created_ms, first_lsn, next_offset, durable_offset: None }
+        Entry::new(catalog.next_id(0), tenant, TopicName::parse(name).unwrap(), 5, 7)
     }
 
     fn names<'a>(entries: impl Iterator<Item = &'a Entry>) -> Vec<&'a str> {

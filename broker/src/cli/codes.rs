@@ -117,9 +117,9 @@ own! {
         "Nothing was done but what was answered before."
         "Is it running (tidegate serve), and are --addr and --data-dir its own?"
     InUse "IN_USE" true exit::UNAVAILABLE;
-        "An address or the data directory that the broker needs is in use, or not to be had."
-        "No broker was started; nothing changed."
-        "Stop the process that has it, or give another --listen, --http or --data-dir."
+        "An address, a data directory or a backup that is needed is in use, or not to be had."
+        "Nothing was started; nothing changed."
+        "Stop the process that has it, or give another --listen, --http or directory."
     Io "IO" false exit::IO;
         "A file, the data directory, standard input or standard output failed, or holds what was not written there."
         "What was acked is safe; the command ended there."

@@ -21,8 +21,8 @@ pub(super) struct ConnectArgs {
     pub(super) addr: String,
 
     /// Data directory of the broker. Client commands read its certificate (to pin it) and its admin token from there,
-    /// if it is there.
-    #[arg(long, global = true, help_heading = BROKER, value_name = "DIR", default_value = "tidegate-data",
+    /// if it is there; with --server-cert, which may be another broker's, the token only if this is not the default.
+    #[arg(long, global = true, help_heading = BROKER, value_name = "DIR", default_value = DATA_DIR,
           env = "TIDEGATE_DATA")]
     pub(super) data_dir: PathBuf,
 
@@ -54,6 +54,8 @@ pub(super) struct ConnectArgs {
     pub(super) server_cert: Option<PathBuf>,
 }
 
+/// Where a broker's data lies unless told otherwise.
+const DATA_DIR: &str = "tidegate-data";
 /// Stands over these flags in every help.
 const BROKER: &str = "Which broker, and as whom";
 
@@ -139,6 +141,11 @@ impl ConnectArgs {
             return AdminToken::Given(token);
         }
         let files = DevFiles::below(&self.data_dir);
+        // A directory that happens to lie here is not that of a broker elsewhere, which must not learn its token.
+        if self.server_cert.is_some() && self.data_dir == Path::new(DATA_DIR) {
+            let reason = "not looked at, because --server-cert may name another broker".to_owned();
+            return AdminToken::Missing { file: files.admin_token, reason };
+        }
         match files.read_admin_token() {
             Ok(token) => AdminToken::Read { token, file: files.admin_token },
             Err(error) => AdminToken::Missing { file: files.admin_token, reason: error.reason },
@@ -274,6 +281,10 @@ mod tests {
         std::fs::write(folder.path().join("dev/admin-token"), "x\n").unwrap();
         let told = args.credentials(&args.find_admin_token());
         assert!(told.contains(&format!("the admin token read from {data_dir}/dev/admin-token")), "{told}");
+        let elsewhere = arguments("tidegate topics --server-cert other.pem");
+        assert!(elsewhere.admin_advice().contains("may name another broker"), "{}", elsewhere.admin_advice());
+        let both = arguments(&format!("tidegate topics --server-cert own.pem --data-dir {data_dir}"));
+        assert!(matches!(both.find_admin_token(), AdminToken::Read { .. }));
         let given = arguments(&format!("tidegate topics --admin-token a --data-dir {data_dir}"));
         let told = given.credentials(&given.find_admin_token());
         assert!(told.contains("shown no token (--token) and the admin token of --admin-token"), "{told}");

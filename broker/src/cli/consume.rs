@@ -2,11 +2,12 @@
 
 mod cursor_file;
 mod rows;
+mod since;
 
 use std::{path::PathBuf, time::Duration};
 
 use tidegate_client::{Connection, Consumer, ConsumerOptions, Event, FetchedBatch, RecordView, Start};
-use tidegate_protocol::{cursor::Cursor, error::Code};
+use tidegate_protocol::{cursor::Cursor, error::Code, wire::Gap};
 use tokio::{
     signal::unix::{SignalKind, signal},
     time::Instant,
@@ -14,12 +15,14 @@ use tokio::{
 
 use super::{ConnectArgs, Error, Output, exit, names};
 use cursor_file::CursorFile;
+use since::Since;
 
 /// Arguments of `consume`.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  tidegate consume orders/eu\n  tidegate consume 'github/*' --from earliest --follow\n  \
                   tidegate consume 'orders/>' --follow --cursor-file orders.cursor --output json | my-program\n  \
+                  tidegate consume 'orders/>' --since 2h\n  tidegate consume orders/eu --since 2026-12-01T06:00:00Z\n  \
                   tidegate consume orders/eu --from-offset 902 --max 1\n  \
                   tidegate consume orders/eu --key 4711 --follow\n  tidegate consume orders/eu --key 4711 --latest"
 )]
@@ -35,12 +38,17 @@ pub(super) struct Args {
     #[arg(long, value_name = "OFFSET", conflicts_with = "from")]
     from_offset: Option<u64>,
 
+    /// Start at what the broker took since then: so long ago (`90s`, `2h`, `7d`) or at an instant
+    /// (`2026-12-01T06:00:00Z`), by the broker's clock.
+    #[arg(long, value_name = "AGE|INSTANT", value_parser = Since::parse, conflicts_with_all = ["from", "from_offset"])]
+    since: Option<Since>,
+
     /// Only records of this key; PATTERN must be one topic.
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
 
     /// Only the last record of the key; with --follow, it and what comes after.
-    #[arg(long, requires = "key", conflicts_with_all = ["from", "from_offset", "max"])]
+    #[arg(long, requires = "key", conflicts_with_all = ["from", "from_offset", "since", "max"])]
     latest: bool,
 
     /// Go on with new records until Ctrl-C or SIGTERM.
@@ -92,7 +100,7 @@ pub(super) async fn run(args: Args, connect: &ConnectArgs, output: &mut Output) 
         (Some(cursor), _) => Start::Cursor(cursor.to_owned()),
         (None, Some(offset)) => Start::Offset(offset),
         (None, None) if args.latest => Start::KeyHead,
-        (None, None) => args.from.clone(),
+        (None, None) => args.since.map_or_else(|| args.from.clone(), Start::from),
     };
     let connection = connect.connect().await?;
     let mut read = Read { args: &args, connect, output, file: file.as_mut(), printed: 0, cursor: None, looked: false };
@@ -178,6 +186,12 @@ impl Read<'_> {
                     }
                     true
                 }
+                Some(Event::Gaps(gaps)) => {
+                    for gap in &gaps {
+                        self.tell(gap)?;
+                    }
+                    true
+                }
                 None => return Ok(()),
             };
             if self.args.follow {
@@ -189,6 +203,15 @@ impl Read<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Says that records which were not read yet are gone: people beside the records, machines among them.
+    fn tell(&mut self, gap: &Gap) -> Result<(), Error> {
+        let gap = rows::Gone { topic: &gap.topic, low_offset: gap.low_offset };
+        if self.output.is_json() {
+            return Ok(self.output.row(&gap)?);
+        }
+        Ok(self.output.remark(&gap)?)
     }
 
     /// Says once that no topic is there: a misspelt name looks like a quiet topic.

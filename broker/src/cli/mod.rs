@@ -5,6 +5,7 @@
 //!
 //! Exit codes: see [`exit`].
 
+mod backup;
 mod check;
 mod codes;
 mod component;
@@ -13,13 +14,17 @@ mod consume;
 mod error;
 mod expect;
 mod explain;
+mod fsck;
+mod inspect;
 mod keys;
 mod log;
 mod names;
 mod output;
 mod plugins;
 mod produce;
+mod progress;
 mod serve;
+mod tools;
 mod topics;
 
 use std::{ffi::OsString, process::ExitCode};
@@ -30,6 +35,8 @@ use connect::ConnectArgs;
 use error::Error;
 pub use explain::markdown as errors_markdown;
 use output::{Format, Output};
+
+use crate::hooks::{COMPILE_COMMAND, serve_compiler};
 
 /// Exit codes of every command (the numbers of `sysexits.h` where it has one).
 pub mod exit {
@@ -89,11 +96,22 @@ enum Command {
     Plugins(plugins::Args),
     /// Check a plugins.toml and every plugin it names, without a broker.
     Check(check::Args),
+    /// Say whether a data directory is whole: every checksum and index, offline.
+    Fsck(fsck::Args),
+    /// Show what a segment, WAL file, manifest or checkpoint holds.
+    Inspect(inspect::Args),
+    /// Copy all that is durable into a directory, while the broker runs.
+    Backup(backup::Args),
+    /// Make a data directory of a backup.
+    Restore(backup::RestoreArgs),
     /// Say what an error code means: cause, effect on the data, next step.
     Explain(explain::Args),
     /// Turn a core module into a component.
     #[command(subcommand)]
     Plugin(PluginCommand),
+    /// What a broker starts for each component that it compiles: component in, machine code out.
+    #[command(hide = true, name = COMPILE_COMMAND, after_help = "Example:\n  tidegate compile-component < plugin.wasm > answer")]
+    CompileComponent,
     /// Print the version.
     #[command(after_help = "Example:\n  tidegate version --output json")]
     Version,
@@ -162,8 +180,16 @@ fn dispatch(cli: Cli, output: &mut Output) -> Result<u8, Error> {
         Command::Keys(args) => runtime()?.block_on(keys::run(args, &connect, output)),
         Command::Plugins(args) => runtime()?.block_on(plugins::run(args, &connect, output)),
         Command::Check(args) => check::run(&args, output),
+        Command::Fsck(args) => fsck::run(&args, output),
+        Command::Inspect(args) => inspect::run(&args, output),
+        Command::Backup(args) => runtime()?.block_on(backup::run(args, &connect, output)),
+        Command::Restore(args) => backup::restore(&args, output),
         Command::Explain(args) => explain::run(&args, output),
         Command::Plugin(PluginCommand::Component(args)) => component::run(&args, output),
+        Command::CompileComponent => {
+            let done = serve_compiler(std::io::stdin().lock(), std::io::stdout().lock());
+            done.map(|()| exit::OK).map_err(|source| Error::io("serve", "a broker", source))
+        }
         Command::Version => version(output),
     }
 }

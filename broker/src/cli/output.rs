@@ -159,6 +159,18 @@ fn align(head: &[&str], rows: Vec<Vec<String>>) -> String {
     text
 }
 
+/// A number of bytes for people.
+pub(super) fn size(bytes: u64) -> String {
+    let (unit, shift) = match bytes {
+        0..=0x3ff => return format!("{bytes} bytes"),
+        0x400..=0xf_ffff => ("KiB", 10),
+        0x10_0000..=0x3fff_ffff => ("MiB", 20),
+        _ => ("GiB", 30),
+    };
+    let tenths = (u128::from(bytes) * 10) >> shift;
+    format!("{}.{} {unit}", tenths / 10, tenths % 10)
+}
+
 /// Bytes for JSON: text where they are UTF-8, otherwise base64 and a marker beside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Bytes<'a>(pub(super) &'a [u8]);
@@ -210,6 +222,13 @@ mod tests {
     fn columns_are_aligned_and_lines_end_without_spaces() {
         let rows = vec![vec!["a".into(), "1".into()], vec!["a/long".into(), String::new()]];
         assert_eq!(align(&["topic", "n"], rows), "topic   n\na       1\na/long\n");
+    }
+
+    #[test]
+    fn sizes_are_told_in_their_unit() {
+        let told = [0, 1023, 1024, 1_600_000, 64 << 20, 5 << 30, u64::MAX].map(size);
+        assert_eq!(told[..5], ["0 bytes", "1023 bytes", "1.0 KiB", "1.5 MiB", "64.0 MiB"]);
+        assert_eq!(told[5..], ["5.0 GiB", "17179869183.9 GiB"]);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::{
     fmt::{self, Display},
     net::{SocketAddr, ToSocketAddrs as _},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use serde::Serialize;
@@ -73,6 +74,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = units::bytes)]
     tail_size: u64,
 
+    /// How often is looked at what topics need not keep (`retention` in plugins.toml).
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::duration)]
+    retention_every: Duration,
+
     /// What is logged to standard error: a level (error, warn, info, debug, trace) or TARGET=LEVEL, with commas between.
     #[arg(long, value_name = "FILTER", default_value = "info", env = "TIDEGATE_LOG")]
     log: String,
@@ -86,7 +91,8 @@ pub(super) struct Args {
 pub(super) fn run(args: Args, connect: &ConnectArgs, output: &mut Output) -> Result<u8, Error> {
     log::start(&args.log, args.log_format)?;
     let flags = flags(args, connect)?;
-    let config = serve::prepare(&flags).map_err(not_prepared)?;
+    let mut config = serve::prepare(&flags).map_err(not_prepared)?;
+    config.compiler = Some(THIS_PROGRAM.into());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -137,11 +143,14 @@ fn flags(args: Args, connect: &ConnectArgs) -> Result<ServeConfig, Error> {
         create_topics: !args.no_create_topics,
         memory: args.memory,
         wal_file_bytes: args.wal_file_size,
+        retention_every: args.retention_every,
         tail_bytes: args.tail_size,
         ..ServeConfig::default()
     })
 }
 
+/// The file that runs, even if another has taken its place since.
+const THIS_PROGRAM: &str = "/proc/self/exe";
 /// The file used when none is named.
 const PLUGINS: &str = "plugins.toml";
 /// Turns the HTTP side off.

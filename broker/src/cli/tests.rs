@@ -49,6 +49,13 @@ fn every_command_takes_its_own_and_the_common_flags() {
         "plugin component a b",
         "check",
         "check f",
+        "fsck d",
+        "fsck d --all",
+        "inspect f",
+        "backup d",
+        "backup d --verify",
+        "restore s d",
+        "inspect f --records --limit 3",
         "explain X",
         "explain --all",
         "version",
@@ -80,6 +87,11 @@ fn what_does_not_go_together_is_refused() {
         "topics --cert f",
         "serve --tls-cert f",
         "plugins swap n",
+        "fsck",
+        "backup",
+        "restore s",
+        "inspect f --limit 3",
+        "inspect f --records --limit 0",
     ] {
         assert_eq!(code(&format!("tidegate {line}")), exit::USAGE, "{line}");
     }

@@ -5,6 +5,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     path::PathBuf,
     sync::Arc,
+    time::Duration,
 };
 
 use tidegate_protocol::limits::Limits;
@@ -41,6 +42,8 @@ pub struct ServeConfig {
     pub memory: bool,
     /// Length of a WAL file: 64 KiB to 1 GiB, a multiple of 4 KiB. A batch must fit into one. Default 64 MiB.
     pub wal_file_bytes: u64,
+    /// How often is looked at what need not be kept. Default 10 s.
+    pub retention_every: Duration,
     /// Bytes of the newest records kept in memory, for readers that are caught up. Default 64 MiB.
     pub tail_bytes: u64,
     /// What clients may send.
@@ -59,6 +62,7 @@ impl Default for ServeConfig {
             create_topics: true,
             memory: false,
             wal_file_bytes: 64 << 20,
+            retention_every: Duration::from_secs(10),
             tail_bytes: 64 << 20,
             limits: Limits::default(),
         }
@@ -109,6 +113,7 @@ pub fn prepare_with(
         data_dir: config.data_dir.clone(),
         memory: config.memory,
         wal_file_bytes: config.wal_file_bytes,
+        retention_every: config.retention_every,
         tail_bytes: usize::try_from(config.tail_bytes).unwrap_or(usize::MAX),
         listen: config.listen,
         http: config.http,
@@ -117,6 +122,7 @@ pub fn prepare_with(
         auth: auth::Config { principals, admin_token: auth::hash(admin_token.as_bytes()) },
         admin_token,
         plugins: source,
+        compiler: None,
         create_topics: config.create_topics,
         limits: config.limits,
         bounds: server::Bounds::default(),

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// A duration: a whole number and one of `us`, `ms`, `s`, `m`, `h`.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+/// A duration: a whole number and one of `us`, `ms`, `s`, `m`, `h`, `d`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text)?;
     let micros: u64 = match unit {
         "us" | "µs" => 1,
@@ -11,7 +11,12 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
         "s" => 1_000_000,
         "m" | "min" => 60_000_000,
         "h" => 3_600_000_000,
-        _ => return Err(format!("{text:?} is no duration: write a whole number and us, ms, s, m or h, as in \"5ms\"")),
+        "d" => 86_400_000_000,
+        _ => {
+            return Err(format!(
+                "{text:?} is no duration: write a whole number and us, ms, s, m, h or d, as in \"5ms\""
+            ));
+        }
     };
     let total = number.checked_mul(micros).ok_or_else(|| format!("{text:?} is too long"))?;
     if total == 0 {
@@ -63,6 +68,7 @@ mod tests {
     fn units_people_write() {
         assert_eq!(duration("5ms"), Ok(Duration::from_millis(5)));
         assert_eq!(duration("10 s"), Ok(Duration::from_secs(10)));
+        assert_eq!(duration("7d"), Ok(Duration::from_secs(7 * 86_400)));
         assert_eq!(bytes("32MiB"), Ok(32 << 20));
         assert_eq!(bytes("2 kB"), Ok(2_000));
         assert_eq!(times("4x"), Ok(4));

@@ -8,7 +8,7 @@ use tidegate_protocol::{
     limits::Limits,
     record::RecordView,
     stored::StoredFrame,
-    wire::{self, FetchHead, FetchProgress, ServerBody, ServerMessage},
+    wire::{self, FetchHead, FetchProgress, Gap, ServerBody, ServerMessage},
 };
 
 use super::select::Selected;
@@ -39,8 +39,8 @@ pub(super) fn cursor(shard: u16, next_lsn: u64) -> String {
 }
 
 /// Progress as bytes.
-pub(super) fn progress(shard: u16, next_lsn: u64, at_end: bool) -> Vec<Bytes> {
-    let progress = FetchProgress { cursor: cursor(shard, next_lsn), at_end };
+pub(super) fn progress(shard: u16, next_lsn: u64, at_end: bool, gaps: Vec<Gap>) -> Vec<Bytes> {
+    let progress = FetchProgress { cursor: cursor(shard, next_lsn), at_end, gaps };
     vec![wire::encode_control(&ServerMessage::from(ServerBody::FetchProgress(progress)))]
 }
 

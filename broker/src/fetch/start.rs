@@ -26,6 +26,8 @@ pub(super) struct Opened {
     pub(super) parameters: String,
     /// Only records of this stored key; the pattern is one topic then.
     pub(super) key: Option<Bytes>,
+    /// Records that are gone are told of if they went after so many moves of low offsets.
+    pub(super) gaps_since: u64,
 }
 
 impl Fetch {
@@ -56,15 +58,22 @@ impl Fetch {
             let message = format!("a key belongs to one topic, {:?} is a pattern", pattern.as_str());
             return Err(Failure::new(Code::PatternInvalid, message));
         }
+        // Who resumes is told what it missed; who starts at what there is misses nothing.
+        let gaps_since = if matches!(open.start, Some(Start::Cursor(_))) { 0 } else { reader.low_changes() };
         let (next_lsn, from_offset) = match &open.start {
-            None | Some(Start::Earliest(_)) => (reader.first_lsn(), 0),
+            None | Some(Start::Earliest(_)) => (earliest(topic.as_ref().and_then(Option::as_ref), reader), 0),
             Some(Start::Latest(_)) => (reader.end(), 0),
+            Some(Start::Since(time_ms)) => (since(*time_ms, reader).await?, 0),
+            Some(Start::Ago(ago_ms)) => {
+                let ago_ms = i64::try_from(*ago_ms).unwrap_or(i64::MAX);
+                (since(reader.broker_time_ms().saturating_sub(ago_ms), reader).await?, 0)
+            }
             Some(Start::Cursor(text)) => self.at_cursor(text, subscriber, &pattern, reader)?,
             Some(Start::Offset(offset)) => at_offset(*offset, &pattern, topic.flatten().as_ref(), reader)?,
             Some(Start::KeyHead(_)) => at_head(open.key.as_deref(), topic.flatten().as_ref(), end, reader).await?,
         };
         let key = open.key.clone().map(Bytes::from);
-        Ok(Opened { pattern, next_lsn, from_offset, parameters, key })
+        Ok(Opened { pattern, next_lsn, from_offset, parameters, key, gaps_since })
     }
 
     fn at_cursor(
@@ -111,6 +120,17 @@ async fn at_head(key: Option<&[u8]>, topic: Option<&Topic>, end: u64, reader: &R
     })
 }
 
+/// Where the first record that is kept may stand: of one topic not before its low offset.
+fn earliest(topic: Option<&Topic>, reader: &Reader) -> u64 {
+    let of_topic = topic.and_then(|topic| reader.lsn_of(topic.id, topic.low_offset));
+    of_topic.unwrap_or_default().max(reader.first_lsn())
+}
+
+/// Where the first record stands that was taken at a time or later.
+async fn since(time_ms: i64, reader: &Reader) -> Result<u64, Failure> {
+    reader.lsn_at_time(time_ms).await.map_err(|error| Failure::new(error.code(), error.to_string()))
+}
+
 fn at_offset(
     offset: u64,
     pattern: &TopicPattern,
@@ -124,6 +144,11 @@ fn at_offset(
     let next_offset = topic.map_or(0, |topic| topic.next_offset);
     if offset > next_offset {
         let message = format!("offset {offset} of {:?}: the next one is {next_offset}", pattern.as_str());
+        return Err(Failure::new(Code::OffsetOutOfRange, message));
+    }
+    let low_offset = topic.map_or(0, |topic| topic.low_offset);
+    if offset < low_offset {
+        let message = format!("offset {offset} of {:?} is gone: the first one kept is {low_offset}", pattern.as_str());
         return Err(Failure::new(Code::OffsetOutOfRange, message));
     }
     let lsn = topic.and_then(|topic| reader.lsn_of(topic.id, offset));

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use tidegate_protocol::{
     error::Code,
     stored::StoredFrame,
-    wire::{self, Failure, OpenFetch, ServerBody, ServerMessage},
+    topic::TopicName,
+    wire::{self, Failure, Gap, OpenFetch, ServerBody, ServerMessage},
 };
 use tokio::sync::watch;
 use tracing::{debug, warn};
@@ -60,6 +61,8 @@ struct Scan<'a> {
     bytes_left: u64,
     /// A read of history ends here; `None` = follow.
     end_lsn: Option<u64>,
+    /// Moves of low offsets of which the client knows what it missed by them.
+    lows_seen: u64,
     /// What the client was last told of the scan, and when it last got anything.
     told: Option<(u64, bool)>,
     told_at: Duration,
@@ -136,6 +139,7 @@ impl<'a> Scan<'a> {
             bytes_left: bound(open.bytes_max),
             end_lsn: (!open.follow).then(|| reader.end()),
             reader,
+            lows_seen: opened.gaps_since,
             told: None,
             told_at: fetch.clock.monotonic(),
             stopping,
@@ -189,7 +193,13 @@ impl<'a> Scan<'a> {
                 reads.disk.add(1);
                 let run = match key {
                     Some((key, topic)) => {
-                        let read = reader.disk_key(from_lsn, bytes_max, topic, key, self.from_offset);
+                        let read = reader.disk_key(
+                            from_lsn,
+                            bytes_max,
+                            topic,
+                            key,
+                            self.from_offset.max(reader.low_offset(topic)),
+                        );
                         self.unless_stopped(read).await?
                     }
                     None => {
@@ -202,6 +212,8 @@ impl<'a> Scan<'a> {
         };
         #[cfg(mutants)]
         let run = self.mutated(run, from_lsn);
+        // Before the position moves: it may step over what is gone.
+        self.tell_gaps(sink).await?;
         for frame in run.frames {
             if frame.header.first_lsn >= self.end_lsn.unwrap_or(u64::MAX) {
                 break;
@@ -242,7 +254,9 @@ impl<'a> Scan<'a> {
             records_max: self.records_left,
             key: self.key.as_deref(),
         };
-        let selected = select(frame, bounds, |topic| self.matcher.wants(topic));
+        let wants = |topic| self.matcher.wants(topic).then(|| self.reader.low_offset(topic));
+        let selected = select(frame, bounds, wants);
+        self.tell_gaps(sink).await?;
         if !selected.at.is_empty() {
             let output = self.chain(frame, &selected).await?;
             for part in send::parts(frame, &selected, &output, &self.fetch.config.limits) {
@@ -288,6 +302,24 @@ impl<'a> Scan<'a> {
         }
     }
 
+    /// Tells of which topics records at or behind the position are gone, since it was last told.
+    async fn tell_gaps(&mut self, sink: &mut impl Sink) -> Result<(), End> {
+        let changes = self.reader.low_changes();
+        if changes == self.lows_seen {
+            return Ok(());
+        }
+        let missed = |topic, low_offset| self.matcher.wants(topic) && low_offset > self.from_offset;
+        let gaps = self.reader.gaps(self.next_lsn, self.lows_seen, GAPS_MAX, missed);
+        self.lows_seen = changes;
+        if gaps.is_empty() {
+            return Ok(());
+        }
+        let gap = |(topic, low_offset): (TopicName, u64)| Gap { topic: topic.as_str().to_owned(), low_offset };
+        let gaps = gaps.into_iter().map(gap).collect();
+        self.told = None;
+        sink.send(send::progress(SHARD, self.next_lsn, false, gaps)).await.map_err(End::from)
+    }
+
     /// Tells how far the scan is, unless the client knows.
     async fn tell(&mut self, sink: &mut impl Sink, at_end: bool) -> Result<(), End> {
         if self.told == Some((self.next_lsn, at_end)) {
@@ -295,7 +327,7 @@ impl<'a> Scan<'a> {
         }
         self.told = Some((self.next_lsn, at_end));
         self.told_at = self.fetch.clock.monotonic();
-        sink.send(send::progress(SHARD, self.next_lsn, at_end)).await.map_err(End::from)
+        sink.send(send::progress(SHARD, self.next_lsn, at_end, Vec::new())).await.map_err(End::from)
     }
 }
 
@@ -307,6 +339,9 @@ fn plugin_failed(error: &HookError) -> End {
     let failure = Failure::new(Code::PluginFailed, error.to_string()).by_plugin(error.plugin.clone());
     End::Failed(Box::new(failure.retry_after_ms(RETRY_AFTER_MS)))
 }
+
+/// Topics named in one word about gaps; of more the client is not told.
+const GAPS_MAX: usize = 1_000;
 
 /// When a reader should come back to a broker that restarts.
 const STOPPED_RETRY_AFTER_MS: u32 = 500;

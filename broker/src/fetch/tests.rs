@@ -3,6 +3,7 @@
 use tidegate_protocol::{
     batch::BatchBuilder,
     record::RecordView,
+    topic::TopicName,
     wire::{self, OpenFetch, ServerBody, ServerMessage, Start},
 };
 use tokio::sync::watch;
@@ -68,10 +69,18 @@ impl World {
         self.shard.append(append).expect("taken").durable().await.expect("durable");
     }
 
+    async fn truncate(&self, before: u64) {
+        let name = TopicName::parse("t").expect("a name");
+        self.shard.truncate(self.subscriber.tenant, &name, before).await.expect("truncated");
+    }
+
     /// Reads topic `t` to its end; a record of so many bytes comes after each batch told.
     async fn read(&self, start: Start, bytes_after_each: Option<usize>) -> Seen<'_> {
+        self.read_as(start, Seen { bytes_after_each, ..Seen::of(self) }).await
+    }
+
+    async fn read_as<'a>(&self, start: Start, mut seen: Seen<'a>) -> Seen<'a> {
         let open = OpenFetch { pattern: "t".to_owned(), start: Some(start), ..OpenFetch::default() };
-        let mut seen = Seen { world: self, bytes_after_each, batches: 0, end: String::new() };
         let (_stop, stopping) = watch::channel(false);
         self.fetch.serve(&self.subscriber, &open, &mut seen, stopping).await.expect("served");
         seen
@@ -82,8 +91,22 @@ impl World {
 struct Seen<'a> {
     world: &'a World,
     bytes_after_each: Option<usize>,
+    /// Offset before which all is removed when the first batch was told.
+    truncate: Option<u64>,
     batches: usize,
+    /// Batches told before it, and the first offset kept.
+    gaps: Vec<(usize, u64)>,
+    offsets: Vec<u64>,
+    failure: Option<wire::Failure>,
     end: String,
+}
+
+impl<'a> Seen<'a> {
+    fn of(world: &'a World) -> Self {
+        let (bytes_after_each, truncate, batches, end) = Default::default();
+        let (gaps, offsets, failure) = Default::default();
+        Self { world, bytes_after_each, truncate, batches, gaps, offsets, failure, end }
+    }
 }
 
 impl Sink for Seen<'_> {
@@ -91,6 +114,12 @@ impl Sink for Seen<'_> {
         let frame = parts.first().expect("a frame");
         if frame.get(4) == Some(&wire::KIND_BATCH) {
             self.batches += 1;
+            let head = wire::parse_payload(wire::KIND_BATCH, frame.slice(5..)).expect("a batch");
+            let wire::Frame::Batch { head, .. } = head else { panic!("no batch") };
+            self.offsets.extend(wire::decode::<wire::FetchHead>(head).expect("a head").offsets);
+            if let Some(before) = self.truncate.take() {
+                self.world.truncate(before).await;
+            }
             if let Some(bytes) = self.bytes_after_each {
                 self.world.put(bytes).await;
             }
@@ -98,7 +127,11 @@ impl Sink for Seen<'_> {
         }
         match wire::decode::<ServerMessage>(frame.slice(5..)).expect("a message").body {
             Some(ServerBody::FetchProgress(progress)) if progress.at_end => self.end = progress.cursor,
-            Some(ServerBody::FetchProgress(_)) => {}
+            Some(ServerBody::FetchProgress(progress)) => {
+                assert!(progress.gaps.iter().all(|gap| gap.topic == "t"));
+                self.gaps.extend(progress.gaps.iter().map(|gap| (self.batches, gap.low_offset)));
+            }
+            Some(ServerBody::Failure(failure)) => self.failure = Some(failure),
             other => panic!("{other:?}"),
         }
         Ok(())
@@ -116,4 +149,43 @@ async fn a_read_of_history_ends_at_a_cursor_that_leaves_nothing_out() {
     let rest = world.read(Start::Cursor(seen.end), None).await;
     assert_eq!(rest.batches, 2, "what came meanwhile");
     assert_eq!(world.read(Start::Cursor(rest.end), None).await.batches, 0);
+}
+
+#[tokio::test]
+async fn who_starts_at_what_is_left_misses_nothing_and_who_resumes_is_told_what_is_gone() {
+    let world = World::new(1 << 20);
+    world.put(10).await;
+    let cursor = world.read(Start::Earliest(true), None).await.end;
+    for _ in 0..5 {
+        world.put(10).await;
+    }
+    let third = world.read(Start::Offset(3), None).await;
+    assert_eq!(third.offsets, [3, 4, 5]);
+    world.truncate(3).await;
+    for start in [Start::Earliest(true), Start::Since(0), Start::Ago(3_600_000), Start::Offset(3)] {
+        let seen = world.read(start.clone(), None).await;
+        assert_eq!((seen.offsets.as_slice(), seen.gaps.len()), ([3, 4, 5].as_slice(), 0), "{start:?}");
+    }
+    let seen = world.read(Start::Cursor(cursor), None).await;
+    assert_eq!((seen.offsets.as_slice(), seen.gaps.as_slice()), ([3, 4, 5].as_slice(), [(0, 3)].as_slice()));
+    assert!(world.read(Start::Cursor(seen.end), None).await.gaps.is_empty(), "nothing behind it is gone");
+    let gone = world.read(Start::Offset(2), None).await.failure.expect("refused");
+    assert_eq!(gone.known_code(), Some(tidegate_protocol::error::Code::OffsetOutOfRange));
+    assert!(gone.message.contains("the first one kept is 3"), "{}", gone.message);
+    let future = world.read(Start::Since(i64::MAX), None).await;
+    assert_eq!((future.batches, future.gaps.len()), (0, 0));
+}
+
+#[tokio::test]
+async fn a_reader_that_is_overtaken_is_told_before_it_goes_on() {
+    // Each record fills a read.
+    let world = World::new(100);
+    for _ in 0..6 {
+        world.put(200).await;
+    }
+    let seen = world.read_as(Start::Earliest(true), Seen { truncate: Some(4), ..Seen::of(&world) }).await;
+    assert_eq!((seen.offsets.as_slice(), seen.gaps.as_slice()), ([0, 4, 5].as_slice(), [(1, 4)].as_slice()));
+    // All that is gone was read before.
+    let seen = world.read_as(Start::Earliest(true), Seen { truncate: Some(5), ..Seen::of(&world) }).await;
+    assert_eq!((seen.offsets.as_slice(), seen.gaps.len()), ([4, 5].as_slice(), 0));
 }

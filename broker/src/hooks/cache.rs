@@ -28,7 +28,7 @@ use std::{
 
 use wasmtime::{Engine, component::Component};
 
-use super::RuntimeError;
+use super::{RuntimeError, compile::MadeCode};
 use crate::clock::Random;
 
 /// Where a plugin's machine code came from.
@@ -101,13 +101,16 @@ impl Cache {
         }
     }
 
-    /// Keeps the code of a component that has this digest.
-    pub(super) fn keep(&self, digest_hex: &str, component: &Component) {
+    /// Keeps the code of a component that has this digest, and gives the component: mapped, if it could be kept.
+    pub(super) fn keep(&self, engine: &Engine, digest_hex: &str, code: &MadeCode) -> wasmtime::Result<Component> {
         let name = self.name(digest_hex);
-        if let Err(error) = self.store(&name, component) {
+        let path = self.dir.join(&name);
+        if let Err(error) = self.store(&name, code.bytes()) {
             // Without the cache the next start compiles again; that is slow, not wrong.
-            tracing::warn!(path = %self.dir.join(&name).display(), %error, "compiled code could not be kept");
+            tracing::warn!(path = %path.display(), %error, "compiled code could not be kept");
+            return in_memory(engine, code);
         }
+        deserialize(engine, &path)
     }
 
     fn name(&self, digest_hex: &str) -> String {
@@ -136,16 +139,14 @@ impl Cache {
         hasher
     }
 
-    fn store(&self, name: &str, component: &Component) -> Result<(), String> {
-        let code = component.serialize().map_err(|error| format!("{error:#}"))?;
-        let mac = self.hasher(name).update(&code).finalize();
+    fn store(&self, name: &str, code: &[u8]) -> std::io::Result<()> {
+        let mac = self.hasher(name).update(code).finalize();
         // The MAC goes first and comes last: between the two renames no pair holds.
         let path = self.dir.join(name);
-        let placed = match fs::remove_file(path.with_extension(MAC)) {
+        match fs::remove_file(path.with_extension(MAC)) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-            _ => self.place(&path, &code).and_then(|()| self.place(&path.with_extension(MAC), mac.as_bytes())),
-        };
-        placed.map_err(|error| error.to_string())
+            _ => self.place(&path, code).and_then(|()| self.place(&path.with_extension(MAC), mac.as_bytes())),
+        }
     }
 
     /// Written aside and renamed, so that a second broker or a crash never shows half a file.
@@ -160,9 +161,15 @@ impl Cache {
     }
 }
 
+/// A component out of code that was just made.
+pub(super) fn in_memory(engine: &Engine, code: &MadeCode) -> wasmtime::Result<Component> {
+    // SAFETY: a `MadeCode` comes out of the compiler of this process, or of one that runs the same program.
+    unsafe { Component::deserialize(engine, code.bytes()) }
+}
+
 fn deserialize(engine: &Engine, path: &Path) -> wasmtime::Result<Component> {
-    // SAFETY: the file passed `trusted`: this module's `store` wrote it from `Component::serialize` of an engine with the
-    // same compatibility hash, and nothing writes it in place (see the module's documentation).
+    // SAFETY: this module's `store` has just written the file from a `MadeCode`, or it passed `trusted` and was written so by
+    // an earlier run with the same compatibility hash; and nothing writes it in place (see the module's documentation).
     let mapped = unsafe { Component::deserialize_file(engine, path) };
     mapped.or_else(|refused| {
         // Where files cannot be mapped as code (a file system mounted `noexec`), a copy in memory can.

@@ -27,15 +27,20 @@ pub(super) struct Engine {
 
 impl Engine {
     pub(super) fn new(config: &Config) -> Result<Self, RuntimeError> {
-        let refused = |reason: wasmtime::Error| RuntimeError::Engine {
+        let refused = |reason| RuntimeError::Engine {
             instances: config.instances_max,
             memory_bytes: config.memory_bytes_max,
-            reason: format!("{reason:#}"),
+            reason,
         };
-        let wasmtime = wasmtime::Engine::new(&settings(config)).map_err(refused)?;
+        let wasmtime = compiler(config).map_err(refused)?;
         let ticker = Ticker::start(&wasmtime)?;
         Ok(Self { wasmtime, ticker })
     }
+}
+
+/// An engine to compile with. What it makes is taken by every other with the same configuration.
+pub(super) fn compiler(config: &Config) -> Result<wasmtime::Engine, String> {
+    wasmtime::Engine::new(&settings(config)).map_err(|reason| format!("{reason:#}"))
 }
 
 fn settings(config: &Config) -> wasmtime::Config {
@@ -74,12 +79,14 @@ fn pool(config: &Config) -> PoolingAllocationConfig {
     pool
 }
 
-/// Moves the epoch once a tick while guests run, and sleeps while none does: an idle broker does not wake 1 000 times
-/// a second.
+/// Moves the epoch while guests run: at the pace of a watchman while all calls end between two looks, every tick while one
+/// does not. It sleeps while none runs: an idle broker does not wake.
 #[derive(Debug)]
 pub(super) struct Ticker {
     /// A call began, or a running one saw a tick, since the ticker looked last.
     seen: AtomicBool,
+    /// A running call saw the epoch move.
+    long: AtomicBool,
     parked: AtomicBool,
     stop: AtomicBool,
     thread: std::sync::OnceLock<Thread>,
@@ -89,6 +96,7 @@ impl Ticker {
     fn start(engine: &wasmtime::Engine) -> Result<Arc<Self>, RuntimeError> {
         let ticker = Arc::new(Self {
             seen: AtomicBool::new(false),
+            long: AtomicBool::new(false),
             parked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             thread: std::sync::OnceLock::new(),
@@ -103,14 +111,20 @@ impl Ticker {
     }
 
     fn run(&self, engine: &EngineWeak) {
+        let (mut closely, mut unseen) = (0, Duration::ZERO);
         while !self.stop.load(Ordering::Acquire) {
-            for _ in 0..TICKS_BEFORE_SLEEP {
-                std::thread::sleep(TICK);
-                let Some(engine) = engine.upgrade() else { return };
-                engine.increment_epoch();
-            }
-            if !self.seen.swap(false, Ordering::SeqCst) {
-                self.park();
+            let pace = if closely > 0 { TICK } else { WATCH };
+            std::thread::sleep(pace);
+            let Some(engine) = engine.upgrade() else { return };
+            engine.increment_epoch();
+            let saw = self.long.swap(false, Ordering::Relaxed);
+            closely = if saw { TICKS_CLOSELY } else { u32::saturating_sub(closely, 1) };
+            unseen += pace;
+            if unseen >= SLEEP_AFTER {
+                unseen = Duration::ZERO;
+                if !self.seen.swap(false, Ordering::SeqCst) {
+                    self.park();
+                }
             }
         }
     }
@@ -124,8 +138,14 @@ impl Ticker {
         self.parked.store(false, Ordering::SeqCst);
     }
 
-    /// Called at the start of every guest call, and at each tick that a running guest sees: within `TICKS_BEFORE_SLEEP`
-    /// ticks of this the ticker does not fall asleep, so a guest that runs keeps it awake.
+    /// A running guest saw the epoch move. If it runs on, it meets the next tick soon.
+    pub(super) fn met(&self) {
+        self.long.store(true, Ordering::Relaxed);
+        self.keep_awake();
+    }
+
+    /// Called at the start of every guest call, and by `met`: for some time after this the ticker does not fall asleep,
+    /// so a guest that runs keeps it awake.
     pub(super) fn keep_awake(&self) {
         if self.seen.load(Ordering::Relaxed) {
             return;
@@ -151,9 +171,14 @@ impl Ticker {
     }
 }
 
-/// Length of a tick: a deadline is kept to about this.
+/// Length of a tick while a call runs long.
 pub(super) const TICK: Duration = Duration::from_millis(1);
-const TICKS_BEFORE_SLEEP: u32 = 128;
+/// Between two ticks while none does: the first tick of a call comes at the latest so long after its start.
+const WATCH: Duration = Duration::from_millis(5);
+/// Ticks that follow one that a guest saw, a `WATCH` old at most, until the pace is that of a watchman again.
+const TICKS_CLOSELY: u32 = 4;
+/// Between two looks whether anything ran.
+const SLEEP_AFTER: Duration = Duration::from_millis(128);
 const CORE_INSTANCES_PER_COMPONENT: u32 = 4;
 const TABLES_PER_COMPONENT: u32 = 4;
 /// Functions that one guest may take the address of. Big guests (JSON Schema, CEL) have some 5 000.

@@ -92,8 +92,8 @@ impl ResourceLimiter for MemoryCap {
 /// Budget of the call in progress, in CPU time of the thread that runs it.
 ///
 /// Reading the thread clock is a system call that costs as much as a whole call of a small plugin. So it is read at ticks
-/// only: a call that meets no tick took less than one. What ran before the first tick counts as its wall time, at most
-/// one tick, hence the error is under one tick.
+/// only. What ran before the first one, which comes within 5 ms, counts as its wall time, at most one tick of 1 ms: a guest
+/// is never charged more than a tick that it did not use, and given at most 4 ms.
 #[derive(Debug, Default)]
 pub(super) struct Deadline {
     budget: Duration,

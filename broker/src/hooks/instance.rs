@@ -81,7 +81,7 @@ impl Instance {
         store.limiter(|guest| &mut guest.memory);
         store.epoch_deadline_callback(|mut store| {
             let guest = store.data_mut();
-            guest.services.ticker.keep_awake();
+            guest.services.ticker.met();
             let now = guest.services.clock.monotonic();
             guest.deadline.tick(now)
         });

@@ -13,8 +13,9 @@ use wasmtime::component::{Component, ComponentExportIndex, types::ComponentItem}
 use super::{
     CodeSource, Hook, LoadError, Manifest, Plugin,
     abi::{self, names},
-    cache::Found,
+    cache::{self, Found},
     capabilities,
+    compile::{MadeCode, NoCode},
     encode::{self, EncodeError},
     error::cut,
     grants::Grants,
@@ -107,7 +108,8 @@ fn code(parts: &Parts, plugin: &str, digest: &str, bytes: &[u8]) -> Result<(Comp
         digest.strip_prefix("sha256:").filter(|hex| hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit()));
     let Some((hex, cache)) = hex.zip(parts.cache.as_ref()) else {
         check_digest(plugin, digest, bytes)?;
-        return Ok((compiled(engine, plugin, bytes)?, CodeSource::Compiled));
+        let code = compiled(parts, plugin, bytes)?;
+        return Ok((usable(plugin, cache::in_memory(engine, &code))?, CodeSource::Compiled));
     };
     let found = if bytes.len() < HASH_ASIDE_BYTES {
         check_digest(plugin, digest, bytes)?;
@@ -131,9 +133,8 @@ fn code(parts: &Parts, plugin: &str, digest: &str, bytes: &[u8]) -> Result<(Comp
         Found::Refused => CodeSource::Refused,
         Found::Nothing => CodeSource::Compiled,
     };
-    let component = compiled(engine, plugin, bytes)?;
-    cache.keep(hex, &component);
-    Ok((component, source))
+    let code = compiled(parts, plugin, bytes)?;
+    Ok((usable(plugin, cache.keep(engine, hex, &code))?, source))
 }
 
 fn check_digest(plugin: &str, expected: &str, component: &[u8]) -> Result<(), LoadError> {
@@ -147,12 +148,29 @@ fn check_digest(plugin: &str, expected: &str, component: &[u8]) -> Result<(), Lo
     Ok(())
 }
 
-fn compiled(engine: &wasmtime::Engine, plugin: &str, bytes: &[u8]) -> Result<Component, LoadError> {
+fn compiled(parts: &Parts, plugin: &str, bytes: &[u8]) -> Result<MadeCode, LoadError> {
+    let engine = &parts.engine.wasmtime;
     let component = componentise(engine, plugin, bytes)?;
-    let refused =
-        |reason: String| LoadError::Compile { plugin: plugin.to_owned(), reason: cut(&reason, 1024).to_owned() };
-    let made = encode::on_large_stack(|| Component::new(engine, &component)).map_err(refused)?;
-    made.map_err(|error| refused(format!("{error:#}")))
+    let made = match &parts.config.compiler {
+        None => MadeCode::here(engine, &component),
+        Some(program) => match MadeCode::apart(program, &component) {
+            Err(NoCode::NoProcess(error)) => {
+                tracing::warn!(plugin, program = %program.display(), %error, "cannot start a compiler, compiling here");
+                MadeCode::here(engine, &component)
+            }
+            Err(NoCode::Refused(reason)) => Err(reason),
+            Ok(code) => Ok(code),
+        },
+    };
+    made.map_err(|reason| no_code(plugin, &reason))
+}
+
+fn usable(plugin: &str, component: wasmtime::Result<Component>) -> Result<Component, LoadError> {
+    component.map_err(|error| no_code(plugin, &format!("its code cannot be used: {error:#}")))
+}
+
+fn no_code(plugin: &str, reason: &str) -> LoadError {
+    LoadError::Compile { plugin: plugin.to_owned(), reason: cut(reason, 1024).to_owned() }
 }
 
 fn componentise<'a>(

@@ -14,6 +14,7 @@ mod abi;
 mod cache;
 mod capabilities;
 mod chain;
+mod compile;
 mod encode;
 mod engine;
 mod error;
@@ -42,6 +43,7 @@ use tidegate_protocol::{limits::Limits, stored::StoredFrame};
 
 pub use self::{
     cache::CodeSource,
+    compile::{COMPILE_COMMAND, serve_compiler},
     encode::{EncodeError, component_of},
     error::{FaultKind, HookError, LoadError, RuntimeError},
     generation::{Generation, PositionInfo},
@@ -105,6 +107,8 @@ impl std::fmt::Display for Hook {
 pub struct Config {
     /// Where compiled code is kept between starts; `None` compiles every time.
     pub cache_dir: Option<PathBuf>,
+    /// The program that compiles when called with [`COMPILE_COMMAND`]; `None` compiles in this process.
+    pub compiler: Option<PathBuf>,
     /// Threads for plugins that are not short.
     pub hook_threads: usize,
     /// Batches that may wait for a hook thread; behind them callers wait.
@@ -130,6 +134,7 @@ impl Default for Config {
         let threads = std::thread::available_parallelism().map_or(2, std::num::NonZeroUsize::get);
         Self {
             cache_dir: None,
+            compiler: None,
             hook_threads: 2,
             hook_queue_max: 256,
             inline_max: Duration::from_micros(100),

@@ -90,7 +90,7 @@ pub enum Policy {
 }
 
 /// One `[[chain]]`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ChainEntry {
     /// Patterns, any of which.
     pub topics: Vec<String>,
@@ -104,8 +104,20 @@ pub struct ChainEntry {
     pub rejection: Rejection,
     /// Records that end in these topics must have passed all `produce` plugins of this entry.
     pub enforced: bool,
+    /// How long records of these topics are kept, unless an entry before says so. `None` = nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention: Option<Retention>,
     /// `FILE:LINE` of the entry.
     pub place: String,
+}
+
+/// How long records are kept. One of the two at least.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retention {
+    /// By broker time.
+    pub age: Option<Duration>,
+    /// Of each topic, by the bytes of its stored batches.
+    pub bytes: Option<u64>,
 }
 
 /// A plugin at a position.

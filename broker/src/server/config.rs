@@ -19,6 +19,8 @@ pub struct Config {
     pub memory: bool,
     /// Length of a WAL file; see `storage::Config`.
     pub wal_file_bytes: u64,
+    /// How often is looked at what need not be kept; see `shard::Config`.
+    pub retention_every: Duration,
     /// Bytes of the last frames kept in memory; see `storage::Config`.
     pub tail_bytes: usize,
     /// Address for clients (UDP). Port 0 = a free one.
@@ -35,6 +37,8 @@ pub struct Config {
     pub admin_token: String,
     /// Where the plugins come from; `None` = only what an earlier run activated.
     pub plugins: Option<Arc<dyn DesiredSource>>,
+    /// The program that compiles plugins; see `hooks::Config`. `None` = this process does.
+    pub compiler: Option<PathBuf>,
     /// Topics come into being when a batch names them.
     pub create_topics: bool,
     /// What clients may send.

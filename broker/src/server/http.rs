@@ -103,6 +103,7 @@ fn broker_metrics(broker: &Broker, text: &mut Exposition) {
     text.gauge("tidegate_wal_queue_bytes", "Bytes that wait for the disk.", broker.shard.queued_bytes() as u64);
     text.gauge("tidegate_produce_budget_bytes", "Batch bytes between socket and disk.", broker.budget.taken() as u64);
     text.gauge("tidegate_durable_lsn", "The next position that becomes durable.", broker.shard.reader().end());
+    retention(broker, text);
     text.family("tidegate_generation", "gauge", "The live chain generation.");
     for tenant in broker.activation.tenants() {
         text.sample("tidegate_generation", &[("tenant", &tenant.name)], tenant.generation());
@@ -113,6 +114,24 @@ fn broker_metrics(broker: &Broker, text: &mut Exposition) {
         broker.activation.drift().len() as u64,
     );
     plugins(broker, text);
+}
+
+fn retention(broker: &Broker, text: &mut Exposition) {
+    let stats = broker.shard.retention_stats();
+    text.gauge("tidegate_segments", "Segments of the log.", stats.segments);
+    text.gauge("tidegate_segment_bytes", "Their bytes.", stats.segment_bytes);
+    text.family("tidegate_retention_moves_total", "counter", "Low offsets of topics moved, by cause.");
+    for (cause, moves) in ["truncate", "age", "size"].into_iter().zip(stats.moves) {
+        text.sample("tidegate_retention_moves_total", &[("cause", cause)], moves);
+    }
+    text.counter("tidegate_retention_segments_dropped_total", "Segments dropped.", stats.segments_dropped);
+    text.counter("tidegate_retention_bytes_dropped_total", "Bytes of segments dropped.", stats.bytes_dropped);
+    text.gauge(
+        "tidegate_retention_held_bytes",
+        "Bytes of segments that hold nothing alive and are not dropped yet.",
+        stats.held_bytes,
+    );
+    text.counter("tidegate_retention_failures_total", "Looks of retention that failed.", stats.failures);
 }
 
 type Number = fn(&HookStats) -> u64;

@@ -4,6 +4,7 @@
 //! read them. Called by `cli` (`tidegate serve`) and by tests, in their own process. ADR 5 has connections and streams.
 
 pub mod activation;
+mod backup;
 mod config;
 mod connection;
 mod endpoint;

@@ -8,15 +8,17 @@ use tidegate_protocol::{
     topic::{TopicName, TopicPattern},
     wire::{
         ChainExplain, ClientBody, Failure, KeyInfo, KeyList, Keys, PluginSwap, ProducerIdGiven, ServerBody, TopicList,
-        Topics,
+        TopicTruncate, TopicTruncated, Topics,
     },
 };
+
+use tracing::info;
 
 use super::{Broker, activation::topic_info, connection::Peer};
 use crate::{
     auth::Verb,
     produce::authorise,
-    shard::{KeyRange, Refusal},
+    shard::{KeyRange, Refusal, Truncated},
 };
 
 /// Topics in one answer.
@@ -31,6 +33,10 @@ pub(super) async fn answer(broker: &Arc<Broker>, peer: &Peer, body: ClientBody) 
         ClientBody::TopicList(list) => topics(broker, peer, &list).map(ServerBody::Topics),
         ClientBody::TopicCreate(create) => topic_create(broker, peer, &create.name).await,
         ClientBody::KeyList(list) => keys(broker, peer, list).await.map(ServerBody::Keys),
+        ClientBody::TopicTruncate(truncate) => {
+            admin(peer, "topics truncate")?;
+            topic_truncate(broker, peer, &truncate).await.map(ServerBody::TopicTruncated)
+        }
         ClientBody::ProducerId(_) => Ok(ServerBody::ProducerId(ProducerIdGiven { id: producer_id(broker) })),
         ClientBody::PluginList(_) => Ok(ServerBody::Plugins(broker.activation.list(&peer.tenant))),
         ClientBody::ChainExplain(explain) => chain(broker, peer, &explain).map(ServerBody::Chain),
@@ -50,13 +56,13 @@ pub(super) async fn answer(broker: &Arc<Broker>, peer: &Peer, body: ClientBody) 
             let reloaded = broker.activation.reload(&peer.tenant, reload.based_on).await;
             reloaded.map(ServerBody::Activated).map_err(|error| error.failure())
         }
-        ClientBody::Hello(_) | ClientBody::OpenProduce(_) | ClientBody::OpenFetch(_) => {
+        ClientBody::Hello(_) | ClientBody::OpenProduce(_) | ClientBody::OpenFetch(_) | ClientBody::BackupBegin(_) => {
             Err(Failure::new(Code::ProtocolViolation, "this message is no request"))
         }
     }
 }
 
-fn admin(peer: &Peer, verb: &str) -> Result<(), Failure> {
+pub(super) fn admin(peer: &Peer, verb: &str) -> Result<(), Failure> {
     if peer.principal.admin {
         return Ok(());
     }
@@ -125,6 +131,26 @@ async fn topic_create(broker: &Broker, peer: &Peer, name: &str) -> Result<Server
     };
     let topic = ticket.durable().await.map_err(|error| Failure::new(error.code(), error.to_string()))?;
     Ok(ServerBody::TopicCreated(topic_info(&topic)))
+}
+
+async fn topic_truncate(broker: &Broker, peer: &Peer, truncate: &TopicTruncate) -> Result<TopicTruncated, Failure> {
+    let name =
+        TopicName::parse(&truncate.topic).map_err(|error| Failure::new(Code::TopicInvalid, error.to_string()))?;
+    if name.is_reserved() {
+        let message = format!("topic {:?} has a reserved level: only the broker removes records there", name.as_str());
+        return Err(Failure::new(Code::TopicReserved, message));
+    }
+    let done = broker.shard.truncate(peer.tenant.number, &name, truncate.before).await;
+    let Truncated { topic, low_offset_before } = done.map_err(|error| Failure::new(error.code(), error.to_string()))?;
+    info!(
+        tenant = &*peer.tenant.name,
+        topic = name.as_str(),
+        principal = &*peer.principal.name,
+        low_offset = topic.low_offset,
+        low_offset_before,
+        "topic is truncated"
+    );
+    Ok(TopicTruncated { topic: Some(topic_info(&topic)), low_offset_before })
 }
 
 fn chain(broker: &Broker, peer: &Peer, explain: &ChainExplain) -> Result<tidegate_protocol::wire::Chain, Failure> {

@@ -204,10 +204,12 @@ fn open(config: &Config) -> Result<Opened, StartError> {
         tail_bytes: config.tail_bytes,
         ..storage::Config::new(&config.data_dir)
     };
-    let shard = Shard::open(shard::Config::default(), storage, Arc::clone(&disk), Arc::clone(&config.clock))?;
+    let shard = shard::Config { retention_every: config.retention_every, ..shard::Config::default() };
+    let shard = Shard::open(shard, storage, Arc::clone(&disk), Arc::clone(&config.clock))?;
     let blobs = Blobs::open(config.data_dir.join("plugins"), disk)?;
     let hooks = hooks::Config {
         cache_dir: Some(config.data_dir.join("cache")),
+        compiler: config.compiler.clone(),
         limits: config.limits,
         ..hooks::Config::default()
     };

@@ -13,6 +13,7 @@ use tracing::debug;
 use super::{
     Broker,
     activation::COMPONENT_BYTES_MAX,
+    backup,
     connection::{Peer, Stopping, delivered, send_last},
     request,
 };
@@ -75,6 +76,12 @@ pub(super) async fn serve(
         ClientBody::Hello(_) => {
             let failure = Failure::new(Code::ProtocolViolation, "Hello comes once, on the first stream");
             refuse(broker, peer, send, recv, failure).await;
+        }
+        ClientBody::BackupBegin(_) => {
+            match Box::pin(backup::serve(broker, peer, &mut send, &mut recv, stopping)).await {
+                Ok(()) => end(peer, send).await,
+                Err(failure) => refuse(broker, peer, send, recv, failure).await,
+            }
         }
         body => {
             let answer = match Box::pin(request::answer(broker, peer, body)).await {

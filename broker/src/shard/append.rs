@@ -224,9 +224,7 @@ impl State {
 
     /// A topic that the next frame makes, behind `ahead` others.
     pub(super) fn new_topic(&self, tenant: u32, name: TopicName, ahead: u64) -> Entry {
-        let (created_ms, first_lsn) = (self.broker_time_ms, self.next_lsn);
-        let id = self.catalog.next_id(ahead);
-        Entry { id, tenant, name, created_ms, first_lsn, next_offset: 0, durable_offset: None }
+        Entry::new(self.catalog.next_id(ahead), tenant, name, self.broker_time_ms, self.next_lsn)
     }
 
     /// The body with the records that make topics behind all others: an answer counts the client's from the front.
@@ -299,10 +297,16 @@ impl State {
     }
 }
 
-/// One record of the broker's own.
-pub(super) fn system_body(topic: &str, key: &[u8], value: &[u8], now_ms: i64) -> Result<BatchBody, Refusal> {
+/// Records of the broker's own: key and value of each.
+pub(super) fn system_body<'a>(
+    topic: &str,
+    records: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
+    now_ms: i64,
+) -> Result<BatchBody, Refusal> {
     let mut builder = BatchBuilder::new();
-    builder.push(topic, system_record(key, value, now_ms));
+    for (key, value) in records {
+        builder.push(topic, system_record(key, value, now_ms));
+    }
     finish(builder)
 }
 

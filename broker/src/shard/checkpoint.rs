@@ -3,6 +3,8 @@
 //! Protobuf, because its messages may be cut in parts and put back together by laying them end to end: the state is
 //! written bucket by bucket without a second copy of it in memory.
 
+mod rows;
+
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
@@ -13,20 +15,21 @@ use prost::Message;
 use tidegate_protocol::topic::TopicName;
 use tokio::sync::Notify;
 
+pub use self::rows::CheckpointRows;
 use super::{
     Activation, Config, Core, ShardError,
     dedup::{Dedup, Stored, Window},
     heads::{Head, Heads},
-    samples::Samples,
+    samples::{Sample, Samples},
     state::State,
 };
 use crate::{
-    catalog::{Catalog, Entry},
+    catalog::{Catalog, Entry, Low},
     threads::{self, Running, SharedThreads},
 };
 
 /// Version of the message.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// A part of a checkpoint; all parts end to end are the whole.
 #[derive(Clone, PartialEq, Message)]
@@ -65,6 +68,14 @@ struct TopicRow {
     first_lsn: u64,
     #[prost(uint64, tag = "6")]
     next_offset: u64,
+    #[prost(uint64, tag = "7")]
+    bytes: u64,
+    #[prost(uint64, tag = "8")]
+    low_offset: u64,
+    #[prost(uint64, tag = "9")]
+    low_lsn: u64,
+    #[prost(uint64, tag = "10")]
+    low_bytes: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -121,10 +132,12 @@ struct SampleRow {
     offset: u64,
     #[prost(uint64, tag = "3")]
     lsn: u64,
+    #[prost(uint64, tag = "4")]
+    bytes: u64,
 }
 
 /// The state at an LSN, copied in an instant.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Snapshot {
     /// Everything before is in it.
     pub(super) lsn: u64,
@@ -152,7 +165,7 @@ impl Snapshot {
                 .iter()
                 .map(|(&tenant, activation)| activation_row(tenant, activation))
                 .collect(),
-            samples: self.samples.iter().map(|(topic, offset, lsn)| SampleRow { topic, offset, lsn }).collect(),
+            samples: self.samples.iter().map(sample_row).collect(),
             sample_stride: self.samples.stride(),
             ..Part::default()
         });
@@ -192,15 +205,15 @@ pub(super) fn restore(shard: u16, config: &Config, lsn: u64, state: Bytes) -> Re
     }
     for row in whole.topics {
         let name = TopicName::parse(&row.name).map_err(|error| fault(error.to_string()))?;
+        let low = Low { offset: row.low_offset, lsn: row.low_lsn, bytes: row.low_bytes };
         restored.catalog.insert(Entry {
-            id: row.id,
-            tenant: row.tenant,
-            name,
-            created_ms: row.created_ms,
-            first_lsn: row.first_lsn,
             next_offset: row.next_offset,
             durable_offset: Some(row.next_offset),
+            bytes: row.bytes,
+            low,
+            ..Entry::new(row.id, row.tenant, name, row.created_ms, row.first_lsn)
         });
+        restored.settle_low(row.id, low);
     }
     let heads = whole.heads.into_iter();
     #[cfg(mutants)]
@@ -213,7 +226,8 @@ pub(super) fn restore(shard: u16, config: &Config, lsn: u64, state: Bytes) -> Re
         let activation = Activation { generation: row.generation, lsn: row.lsn, record: row.record };
         restored.activated(row.tenant, activation);
     }
-    let samples = whole.samples.into_iter().map(|row| (row.topic, row.offset, row.lsn));
+    let sample = |row: SampleRow| (row.topic, Sample { offset: row.offset, lsn: row.lsn, bytes: row.bytes });
+    let samples = whole.samples.into_iter().map(sample);
     restored.samples = Samples::restore(config.samples_max, whole.sample_stride, samples);
     Ok(restored)
 }
@@ -226,7 +240,16 @@ fn topic_row(entry: &Entry) -> TopicRow {
         created_ms: entry.created_ms,
         first_lsn: entry.first_lsn,
         next_offset: entry.next_offset,
+        bytes: entry.bytes,
+        low_offset: entry.low.offset,
+        low_lsn: entry.low.lsn,
+        low_bytes: entry.low.bytes,
     }
+}
+
+fn sample_row((topic, sample): (u64, Sample)) -> SampleRow {
+    let Sample { offset, lsn, bytes } = sample;
+    SampleRow { topic, offset, lsn, bytes }
 }
 
 fn activation_row(tenant: u32, activation: &Activation) -> ActivationRow {

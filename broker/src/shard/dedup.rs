@@ -4,7 +4,7 @@
 //! frame is in the window, *expired* if it is older than the window, and new otherwise. Small holes are normal: a batch
 //! refused as a whole is not stored, and its retry runs the live chain.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, ops::Range, sync::Arc};
 
 use tidegate_protocol::stored::ProducerStamp;
 
@@ -64,7 +64,7 @@ pub(super) struct Stored {
 }
 
 /// All producers of all tenants.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Dedup {
     windows: Buckets<(u32, u64), Arc<Window>>,
     results: usize,
@@ -77,6 +77,11 @@ pub(super) struct Dedup {
 impl Dedup {
     pub(super) fn new(producers_max: usize, results_max: usize) -> Self {
         Self { windows: Buckets::new(), results: 0, producers_max, results_max, swept_ms: 0 }
+    }
+
+    /// All of them as they are now.
+    pub(super) fn copy(&mut self) -> Self {
+        Self { windows: self.windows.copy(), ..*self }
     }
 
     /// What is known of a batch.
@@ -135,7 +140,7 @@ impl Dedup {
     }
 
     fn count(&mut self) {
-        self.results = self.windows.maps().flat_map(|map| map.values()).map(|window| window.results.len()).sum();
+        self.results = self.windows.maps().flatten().map(|(_, window)| window.results.len()).sum();
     }
 
     /// Takes windows as they were read back: tenant, id, window.
@@ -146,6 +151,18 @@ impl Dedup {
         self.count();
     }
 
+    /// Of windows of the log, ascending, those that hold a result which may still be asked for.
+    pub(super) fn held(&self, windows: &[Range<u64>], now_ms: i64) -> Vec<bool> {
+        let mut held = vec![false; windows.len()];
+        for stored in self.iter().flat_map(|(_, _, window)| &window.results) {
+            let at = windows.partition_point(|window| window.end <= stored.lsn);
+            if windows.get(at).is_some_and(|window| window.contains(&stored.lsn)) && !expired(stored, now_ms) {
+                held[at] = true;
+            }
+        }
+        held
+    }
+
     /// Producers, and results of all together.
     pub(super) fn len(&self) -> (usize, usize) {
         (self.windows.len(), self.results)
@@ -153,7 +170,7 @@ impl Dedup {
 
     /// All producers: tenant, id, window.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, u64, &Window)> {
-        self.windows.maps().flatten().map(|(&(tenant, id), window)| (tenant, id, &**window))
+        self.windows.maps().flatten().map(|((tenant, id), window)| (*tenant, *id, &**window))
     }
 }
 
@@ -249,6 +266,17 @@ mod tests {
         assert_eq!(dedup.judge(1, stamp(0, 0), WINDOW_AGE_MS + 1), Verdict::Expired);
         dedup.store(1, stamp(0, 1), 1, WINDOW_AGE_MS + 1);
         assert_eq!(dedup.judge(1, stamp(0, 0), WINDOW_AGE_MS + 1), Verdict::Expired);
+    }
+
+    #[test]
+    fn windows_of_the_log_are_held_by_results_that_count() {
+        let mut dedup = dedup();
+        dedup.store(1, stamp(0, 0), 15, 0);
+        dedup.store(2, stamp(0, 0), 39, 1_000);
+        let windows = [0..10, 10..20, 30..40];
+        assert_eq!(dedup.held(&windows, 1_000), [false, true, true]);
+        assert_eq!(dedup.held(&windows, WINDOW_AGE_MS + 1), [false, false, true]);
+        assert_eq!(dedup.held(&windows, WINDOW_AGE_MS + 1_001), [false; 3]);
     }
 
     #[test]

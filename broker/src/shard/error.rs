@@ -220,6 +220,8 @@ fn storage_code(error: &StorageError) -> Code {
         full if full.is_full() => Code::StorageFull,
         StorageError::Overloaded { .. } => Code::Overloaded,
         StorageError::Closed => Code::ShuttingDown,
+        StorageError::NothingDurable => Code::BackupUnavailable,
+        StorageError::PinsFull { .. } => Code::LimitReached,
         StorageError::Failed(cause) if matches!(**cause, StorageError::Closed) => Code::ShuttingDown,
         _ => Code::StorageFailed,
     }

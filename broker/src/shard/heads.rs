@@ -3,9 +3,9 @@
 //! In memory, some 120 bytes and the key each, in this version: ten million keys are 1.5 GB. The log engine moves them
 //! into segments.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
-use super::buckets::Buckets;
+use super::buckets::{Buckets, Table};
 
 /// Where a key stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub(super) struct Head {
 }
 
 /// Heads by topic and key, those of frames in flight counted.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Heads {
     /// By topic id (8 bytes, little endian) and key.
     map: Buckets<Arc<[u8]>, Head>,
@@ -26,7 +26,7 @@ pub(super) struct Heads {
 }
 
 /// Some of the heads. While it lives, a change of one of them copies them all.
-pub(super) struct Part(Arc<HashMap<Arc<[u8]>, Head>>);
+pub(super) struct Part(Arc<Table<Arc<[u8]>, Head>>);
 
 impl Part {
     /// Topic, place (the topic and the key), head.
@@ -80,6 +80,11 @@ impl Heads {
         self.map.insert(self.scratch.as_slice().into(), head);
     }
 
+    /// All of them as they are now.
+    pub(super) fn copy(&mut self) -> Self {
+        Self { map: self.map.copy(), key_bytes: self.key_bytes, scratch: Vec::new() }
+    }
+
     /// Parts that somebody holds beside this map.
     #[cfg(test)]
     pub(super) fn shared(&self) -> usize {
@@ -97,7 +102,7 @@ impl Heads {
     }
 
     /// A part of the heads by number, as it is now; `None` behind the last.
-    pub(super) fn part(&self, number: usize) -> Option<Part> {
+    pub(super) fn part(&mut self, number: usize) -> Option<Part> {
         self.map.map(number).map(Part)
     }
 

@@ -13,9 +13,13 @@ mod dedup;
 mod error;
 mod heads;
 mod keys;
+mod lows;
+mod pin;
 mod reader;
+mod retention;
 mod samples;
 mod state;
+mod stats;
 mod system;
 #[cfg(test)]
 mod tests;
@@ -24,6 +28,7 @@ mod ticket;
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -31,18 +36,23 @@ use tidegate_protocol::{
     stored::ProducerStamp,
     topic::{TopicName, TopicPattern},
 };
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 
 use self::{
     append::{Draft, Prepared},
     checkpoint::Checkpoints,
+    lows::Lows,
+    retention::{Counts, Retention, Rules},
     state::State,
 };
 pub use self::{
+    checkpoint::CheckpointRows,
     dedup::{WINDOW, WINDOW_AGE_MS},
     error::{Refusal, ShardError},
     keys::{Key, KeyRange},
     reader::Reader,
+    retention::{RetentionRule, RetentionStats, TruncateError, Truncated},
+    stats::Stats,
     ticket::{AckedRun, ActivationTicket, Appended, Ticket, TopicTicket, Waiter},
 };
 use crate::{
@@ -71,13 +81,21 @@ pub struct Config {
     pub producers_max: usize,
     /// Results remembered, of all producers together. Default 4 million, 24 bytes each; above, every window is halved.
     pub dedup_results_max: usize,
-    /// Samples of offset → LSN, of all topics together. Default 65 536, 16 bytes each.
+    /// Samples of offset → LSN, of all topics together. Default 65 536, 24 bytes each.
     pub samples_max: usize,
+    /// How often is looked at what need not be kept. Default 10 s.
+    pub retention_every: Duration,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { epoch: 0, producers_max: 100_000, dedup_results_max: 4_000_000, samples_max: 65_536 }
+        Self {
+            epoch: 0,
+            producers_max: 100_000,
+            dedup_results_max: 4_000_000,
+            samples_max: 65_536,
+            retention_every: Duration::from_secs(10),
+        }
     }
 }
 
@@ -151,37 +169,8 @@ pub struct Topic {
     pub next_offset: u64,
     /// Broker time of its creation.
     pub created_ms: i64,
-}
-
-/// What the shard holds, for metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Stats {
-    /// Tenants.
-    pub tenants: usize,
-    /// Topics of all tenants, the broker's own counted.
-    pub topics: usize,
-    /// Key heads in memory.
-    pub keys: usize,
-    /// Bytes of their keys.
-    pub key_bytes: usize,
-    /// Producers remembered.
-    pub producers: usize,
-    /// Results remembered.
-    pub dedup_results: usize,
-    /// Samples of offset → LSN.
-    pub samples: usize,
-    /// Frames not durable yet.
-    pub in_flight: usize,
-    /// Bytes that wait for the disk.
-    pub queued_bytes: usize,
-    /// Bytes of the tail in memory.
-    pub tail_bytes: usize,
-    /// WAL files in use.
-    pub wal_files: usize,
-    /// LSN of the next frame.
-    pub next_lsn: u64,
-    /// Everything before is durable.
-    pub durable_lsn: u64,
+    /// The first offset kept.
+    pub low_offset: u64,
 }
 
 /// A handle on the shard. Cheap to clone.
@@ -189,9 +178,10 @@ pub struct Stats {
 pub struct Shard {
     core: Arc<Core>,
     checkpoints: Arc<Checkpoints>,
+    retention: Arc<Retention>,
 }
 
-/// What all handles, readers and the checkpoint thread share.
+/// What all handles, readers and the threads share.
 #[derive(Debug)]
 struct Core {
     config: Config,
@@ -201,6 +191,11 @@ struct Core {
     state: Mutex<State>,
     /// Tenant and name of every topic, for readers, who must not wait for the sequencer.
     names: RwLock<HashMap<u64, (u32, TopicName)>>,
+    lows: Arc<Lows>,
+    rules: Mutex<Rules>,
+    retention: Counts,
+    /// Wakes the retention thread.
+    retention_wanted: Notify,
     walks: Arc<Semaphore>,
     history: Arc<Semaphore>,
 }
@@ -225,6 +220,12 @@ impl Core {
 
     fn now_ms(&self) -> i64 {
         unix_ms(&*self.clock)
+    }
+
+    /// Broker time: what the next frame would get.
+    fn broker_now_ms(&self) -> i64 {
+        let last = self.lock().broker_time_ms;
+        self.now_ms().max(last)
     }
 
     fn name(&self, entry: &Entry) {
@@ -261,11 +262,28 @@ impl Shard {
         replayed?;
         let names = state.catalog.iter().map(|entry| (entry.id, (entry.tenant, entry.name.clone()))).collect();
         let durable = log.durable();
+        let lows = Arc::clone(&state.lows);
         let (state, names) = (Mutex::new(state), RwLock::new(names));
         let [walks, history] = [WALKS_MAX, HISTORY_READS_MAX].map(|max| Arc::new(Semaphore::new(max)));
-        let core = Arc::new(Core { config, clock, log, durable, state, names, walks, history });
+        let (rules, retention, retention_wanted) = Default::default();
+        let core = Core {
+            config,
+            clock,
+            log,
+            durable,
+            state,
+            names,
+            lows,
+            rules,
+            retention,
+            retention_wanted,
+            walks,
+            history,
+        };
+        let core = Arc::new(core);
         let checkpoints = Arc::new(Checkpoints::start(Arc::clone(&core))?);
-        Ok(Self { core, checkpoints })
+        let retention = Arc::new(Retention::start(Arc::clone(&core))?);
+        Ok(Self { core, checkpoints, retention })
     }
 
     /// The number of a tenant. A new one is durable with the first frame that is its own: its record lies before.
@@ -370,7 +388,7 @@ impl Shard {
         let entry = state.new_topic(tenant, name.clone(), 0);
         let topic = topic_of(&entry, 0);
         let (key, value) = system::topic_record(&entry);
-        let body = append::system_body(system::TOPICS, &key, &value, state.broker_time_ms)?;
+        let body = append::system_body(system::TOPICS, [(&key[..], &value[..])], state.broker_time_ms)?;
         let ids = vec![catalog::topic_id(state.shard, catalog::TOPICS_COUNTER)];
         let draft = Draft { body: Some(body), ids, new_topics: vec![entry], ..Draft::default() };
         state.put(&self.core, draft)?;
@@ -399,46 +417,13 @@ impl Shard {
         Reader { core: Arc::clone(&self.core), durable: self.core.durable.clone() }
     }
 
-    /// Bytes that wait for the disk.
-    pub fn queued_bytes(&self) -> usize {
-        self.core.log.queued_bytes()
-    }
-
-    /// What the shard holds.
-    pub fn stats(&self) -> Stats {
-        let durable_lsn = self.core.durable.borrow().next_lsn;
-        let (tail_bytes, wal_files) = self.core.log.usage();
-        let queued_bytes = self.core.log.queued_bytes();
-        let state = self.core.settled();
-        let (producers, dedup_results) = state.dedup.len();
-        Stats {
-            tenants: state.catalog.tenants().len(),
-            topics: state.catalog.len(),
-            keys: state.heads.len(),
-            key_bytes: state.heads.key_bytes(),
-            producers,
-            dedup_results,
-            samples: state.samples.len(),
-            in_flight: state.in_flight.len(),
-            queued_bytes,
-            tail_bytes,
-            wal_files,
-            next_lsn: state.next_lsn,
-            durable_lsn,
-        }
-    }
-
-    /// Why the log takes nothing more, if it does not.
-    pub fn failed(&self) -> Option<Arc<storage::StorageError>> {
-        self.core.durable.borrow().failed.clone()
-    }
-
     /// Takes nothing more, makes all that was taken durable, gives the directory free. Reads still work.
     pub async fn close(&self) {
         self.core.lock().closing = true;
-        let Self { core, checkpoints } = self.clone();
+        let Self { core, checkpoints, retention } = self.clone();
         let threads = Arc::clone(core.log.threads());
         let closed = threads::blocking(&*threads, move || {
+            retention.close();
             checkpoints.close();
             core.log.close();
         });
@@ -455,13 +440,13 @@ impl State {
         core: &Core,
         topic: &str,
         counter: u64,
-        (key, value): (&[u8], &[u8]),
+        content: (&[u8], &[u8]),
         generation: u64,
     ) -> Result<u64, Refusal> {
         if self.closing {
             return Err(Refusal::ShuttingDown);
         }
-        let body = append::system_body(topic, key, value, core.now_ms().max(self.broker_time_ms))?;
+        let body = append::system_body(topic, [content], core.now_ms().max(self.broker_time_ms))?;
         let ids = vec![catalog::topic_id(self.shard, counter)];
         let draft = Draft { tenant: SYSTEM_TENANT, generation, body: Some(body), ids, ..Draft::default() };
         self.put(core, draft).map(|frame| frame.header.first_lsn)
@@ -469,7 +454,8 @@ impl State {
 }
 
 fn topic_of(entry: &Entry, next_offset: u64) -> Topic {
-    Topic { id: entry.id, name: entry.name.clone(), next_offset, created_ms: entry.created_ms }
+    let low_offset = entry.durable_low.offset;
+    Topic { id: entry.id, name: entry.name.clone(), next_offset, created_ms: entry.created_ms, low_offset }
 }
 
 fn durable_topic(entry: &Entry) -> Option<Topic> {

@@ -1,6 +1,6 @@
 //! Reads the shard in LSN order, durable frames only: out of memory while the reader keeps up, else off the disk.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 use tidegate_protocol::{
@@ -8,6 +8,7 @@ use tidegate_protocol::{
     limits::Limits,
     record::RecordView,
     stored::{FrameHeader, StoredFrame, TopicStamp},
+    topic::TopicName,
 };
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
@@ -122,7 +123,48 @@ impl Reader {
     pub fn lsn_of(&self, topic_id: u64, offset: u64) -> Option<u64> {
         let state = self.core.lock();
         let entry = state.catalog.get(topic_id)?;
-        Some(state.samples.find(topic_id, offset).unwrap_or(entry.first_lsn))
+        let sampled = state.samples.find(topic_id, offset).map_or(entry.first_lsn, |sample| sample.lsn);
+        Some(sampled.max(if offset >= entry.durable_low.offset { entry.durable_low.lsn } else { 0 }))
+    }
+
+    /// The first durable LSN whose record was taken at a time (Unix milliseconds) or later; the end if there is none.
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// If the disk fails, or what it holds is damaged.
+    pub async fn lsn_at_time(&self, time_ms: i64) -> Result<u64, ShardError> {
+        let log = self.core.log.clone();
+        Ok(blocking(self.threads(), "a look-up by time", None, move || log.lsn_at_time(time_ms)).await??)
+    }
+
+    /// Broker time now, Unix milliseconds.
+    pub fn broker_time_ms(&self) -> i64 {
+        self.core.broker_now_ms()
+    }
+
+    /// The first offset of a topic that is kept.
+    pub fn low_offset(&self, topic_id: u64) -> u64 {
+        self.core.lows.low_offset(topic_id)
+    }
+
+    /// How often any low offset has moved.
+    pub fn low_changes(&self) -> u64 {
+        self.core.lows.changes()
+    }
+
+    /// Wanted topics of which records at or behind a position are gone by a move behind the first `seen` ones: their names and
+    /// the first offset kept. At most `max`.
+    pub fn gaps(
+        &self,
+        from_lsn: u64,
+        seen: u64,
+        max: usize,
+        wanted: impl Fn(u64, u64) -> bool,
+    ) -> Vec<(TopicName, u64)> {
+        let gaps = self.core.lows.gaps(from_lsn, seen, wanted);
+        let names = self.core.names.read().unwrap_or_else(PoisonError::into_inner);
+        let named = gaps.into_iter().filter_map(|(id, offset)| Some((names.get(&id)?.1.clone(), offset)));
+        named.take(max).collect()
     }
 }
 
@@ -160,7 +202,7 @@ impl Core {
     /// A frame of one record, at the record's own position.
     fn frame_of(&self, record: &StoredRecord) -> Result<StoredFrame, ShardError> {
         let replay = |what: String| ShardError::Replay { lsn: record.lsn, what };
-        let named = self.names.read().unwrap_or_else(std::sync::PoisonError::into_inner).get(&record.topic_id).cloned();
+        let named = self.names.read().unwrap_or_else(PoisonError::into_inner).get(&record.topic_id).cloned();
         let (tenant, name) = named.ok_or_else(|| replay(format!("topic {} has no name", record.topic_id)))?;
         let mut builder = BatchBuilder::new();
         let (key, value) = (record.key.as_deref(), record.value.as_deref());

@@ -1,14 +1,25 @@
-//! Where in the log some offsets of a topic lie, so that a read of a topic from an offset need not scan from its start.
+//! Where in the log some offsets of a topic lie, so that a read of a topic from an offset, or a look for a number of its bytes,
+//! need not scan from its start.
 
 use std::collections::HashMap;
 
 /// Records of a topic between two samples, at first.
 const STRIDE: u64 = 1024;
 
+/// An offset of a topic and where it lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sample {
+    pub(super) offset: u64,
+    /// Of its frame.
+    pub(super) lsn: u64,
+    /// Bytes of the topic before it.
+    pub(super) bytes: u64,
+}
+
 /// Sparse map of (topic, offset) to LSN. Bounded: when it is full every other sample goes, and new ones come half as often.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Samples {
-    topics: HashMap<u64, Vec<(u64, u64)>>,
+    topics: HashMap<u64, Vec<Sample>>,
     count: usize,
     max: usize,
     stride: u64,
@@ -19,27 +30,45 @@ impl Samples {
         Self { topics: HashMap::new(), count: 0, max: max.max(2), stride: STRIDE }
     }
 
-    /// Hears of records of a topic: the offset of the first, and the LSN of their frame.
-    pub(super) fn note(&mut self, topic: u64, offset: u64, lsn: u64) {
-        let last = self.topics.get(&topic).and_then(|samples| samples.last()).map_or(0, |&(offset, _)| offset);
+    /// Hears of records of a topic: the offset of the first, the LSN of their frame, bytes of the topic before them.
+    pub(super) fn note(&mut self, topic: u64, offset: u64, lsn: u64, bytes: u64) {
+        let last = self.topics.get(&topic).and_then(|samples| samples.last()).map_or(0, |sample| sample.offset);
         if offset < last.saturating_add(self.stride) {
             return;
         }
-        self.insert(topic, offset, lsn);
+        self.insert(topic, Sample { offset, lsn, bytes });
         if self.count > self.max {
             self.halve();
         }
     }
 
     /// The last sample at or before an offset.
-    pub(super) fn find(&self, topic: u64, offset: u64) -> Option<u64> {
-        let samples = self.topics.get(&topic)?;
-        let at = samples.partition_point(|&(sampled, _)| sampled <= offset).checked_sub(1)?;
-        samples.get(at).map(|&(_, lsn)| lsn)
+    pub(super) fn find(&self, topic: u64, offset: u64) -> Option<Sample> {
+        self.last(topic, |sample| sample.offset <= offset)
     }
 
-    fn insert(&mut self, topic: u64, offset: u64, lsn: u64) {
-        self.topics.entry(topic).or_default().push((offset, lsn));
+    /// The last sample with at most so many bytes before it.
+    pub(super) fn find_bytes(&self, topic: u64, bytes: u64) -> Option<Sample> {
+        self.last(topic, |sample| sample.bytes <= bytes)
+    }
+
+    fn last(&self, topic: u64, is_before: impl Fn(&Sample) -> bool) -> Option<Sample> {
+        let samples = self.topics.get(&topic)?;
+        samples.get(samples.partition_point(is_before).checked_sub(1)?).copied()
+    }
+
+    /// Samples of a topic before an offset are of no use any more.
+    pub(super) fn forget(&mut self, topic: u64, before: u64) {
+        let Some(samples) = self.topics.get_mut(&topic) else { return };
+        let gone = samples.partition_point(|sample| sample.offset < before);
+        // The last one stays: the next is taken a stride behind it.
+        let gone = gone.min(samples.len().saturating_sub(1));
+        samples.drain(..gone);
+        self.count -= gone;
+    }
+
+    fn insert(&mut self, topic: u64, sample: Sample) {
+        self.topics.entry(topic).or_default().push(sample);
         self.count += 1;
     }
 
@@ -66,15 +95,15 @@ impl Samples {
         self.stride
     }
 
-    /// All samples: topic, offset, LSN; a topic's ascending.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64, u64)> {
-        self.topics.iter().flat_map(|(&topic, samples)| samples.iter().map(move |&(offset, lsn)| (topic, offset, lsn)))
+    /// All samples: topic and sample; a topic's ascending.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Sample)> {
+        self.topics.iter().flat_map(|(&topic, samples)| samples.iter().map(move |&sample| (topic, sample)))
     }
 
     /// As they were read back, a topic's ascending.
-    pub(super) fn restore(max: usize, stride: u64, samples: impl IntoIterator<Item = (u64, u64, u64)>) -> Self {
+    pub(super) fn restore(max: usize, stride: u64, samples: impl IntoIterator<Item = (u64, Sample)>) -> Self {
         let mut restored = Self { stride: stride.max(STRIDE), ..Self::new(max) };
-        samples.into_iter().for_each(|(topic, offset, lsn)| restored.insert(topic, offset, lsn));
+        samples.into_iter().for_each(|(topic, sample)| restored.insert(topic, sample));
         restored
     }
 }
@@ -88,18 +117,27 @@ mod tests {
         let mut samples = Samples::new(100);
         for frame in 0..10_000_u64 {
             for topic in 0..3 {
-                samples.note(topic, frame * 100, frame * 300 + topic * 100);
+                samples.note(topic, frame * 100, frame * 300 + topic * 100, frame * 1_000);
             }
             assert!(samples.len() <= 100);
         }
         assert!(samples.len() > 40, "halving keeps half: {}", samples.len());
         for offset in (0..1_000_000).step_by(777) {
-            if let Some(lsn) = samples.find(1, offset) {
+            if let Some(Sample { lsn, .. }) = samples.find(1, offset) {
                 // Record `offset` of topic 1 lies at LSN offset / 100 * 300 + 100 + offset % 100.
                 assert!(lsn <= offset / 100 * 300 + 100 + offset % 100);
                 assert!(lsn + 3 * 2 * samples.stride() + 300 > offset * 3, "not much to scan");
             }
         }
         assert_eq!(samples.find(9, 5), None);
+        let found = samples.find_bytes(1, 5_000_000).unwrap();
+        assert!(found.bytes <= 5_000_000 && found.bytes + 10 * 2 * samples.stride() > 5_000_000, "{found:?}");
+        let before = samples.len();
+        samples.forget(1, 500_000);
+        assert!(samples.find(1, 499_999).is_none() && samples.find(1, 999_999).is_some());
+        assert_eq!(samples.iter().count(), samples.len());
+        assert!(samples.len() < before);
+        samples.forget(1, u64::MAX);
+        assert!(samples.find(1, u64::MAX).is_some(), "the last one stays");
     }
 }

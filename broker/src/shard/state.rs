@@ -1,6 +1,9 @@
 //! What the sequencer knows, and how a frame changes it: the same way when it is written and when it is read back.
 
-use std::collections::{HashMap, VecDeque};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use tidegate_protocol::stored::{FrameHeader, StoredFrame};
@@ -10,10 +13,14 @@ use super::{
     checkpoint::Snapshot,
     dedup::Dedup,
     heads::{Head, Heads},
+    lows::Lows,
     samples::Samples,
     system,
 };
-use crate::catalog::{self, Catalog, Entry};
+use crate::{
+    catalog::{self, Catalog, Entry, Low},
+    storage,
+};
 
 /// Everything the sequencer decides on. Counts frames in flight, unless a field says durable.
 #[derive(Debug)]
@@ -25,6 +32,8 @@ pub(super) struct State {
     pub(super) dedup: Dedup,
     pub(super) samples: Samples,
     pub(super) chains: HashMap<u32, Chain>,
+    /// Low offsets as readers see them.
+    pub(super) lows: Arc<Lows>,
     pub(super) next_lsn: u64,
     pub(super) broker_time_ms: i64,
     /// What is told only when its frame is durable, oldest first. Bounded by the bytes that may be queued.
@@ -48,6 +57,8 @@ pub(super) struct InFlight {
     /// Topic id and next offset.
     topics: Vec<(u64, u64)>,
     activation: Option<(u32, Activation)>,
+    /// Topic id and where what is kept of it begins.
+    lows: Vec<(u64, Low)>,
 }
 
 impl State {
@@ -60,6 +71,7 @@ impl State {
             dedup: Dedup::new(config.producers_max, config.dedup_results_max),
             samples: Samples::new(config.samples_max),
             chains: HashMap::new(),
+            lows: Arc::default(),
             next_lsn: 0,
             broker_time_ms: 0,
             in_flight: VecDeque::new(),
@@ -83,6 +95,19 @@ impl State {
             if let Some((tenant, activation)) = frame.activation {
                 self.chains.entry(tenant).or_default().durable = Some(activation);
             }
+            for (id, low) in frame.lows {
+                self.settle_low(id, low);
+            }
+        }
+    }
+
+    /// A low offset that is durable: from here on readers are held to it.
+    pub(super) fn settle_low(&mut self, id: u64, low: Low) {
+        if let Some(entry) = self.catalog.get_mut(id)
+            && low.offset > entry.durable_low.offset
+        {
+            entry.durable_low = low;
+            self.lows.publish(id, low);
         }
     }
 
@@ -97,24 +122,26 @@ impl State {
         if let Some(producer) = producer {
             self.dedup.store(tenant, producer, first_lsn, broker_time_ms);
         }
-        let mut topics: Vec<(u64, u64)> =
-            frame.header.topics.iter().map(|topic| (topic.id, topic.base_offset)).collect();
-        for &(id, base) in &topics {
-            self.samples.note(id, base, first_lsn);
-        }
+        let stamps = &frame.header.topics;
+        let mut topics: Vec<(u64, u64)> = stamps.iter().map(|topic| (topic.id, topic.base_offset)).collect();
         for section in frame.body.iter().flat_map(|body| body.sections()) {
             if let Some((_, next)) = topics.get_mut(usize::from(section.topic)) {
                 *next += u64::from(section.records);
             }
         }
-        for &(id, next_offset) in &topics {
+        let (bytes, records) =
+            frame.body.as_ref().map_or((0, 0), |body| (body.bytes().len() as u64, u64::from(body.len())));
+        for (stamp, &(id, next_offset)) in stamps.iter().zip(&topics) {
             if let Some(entry) = self.catalog.get_mut(id) {
+                self.samples.note(id, stamp.base_offset, first_lsn, entry.bytes);
+                let share = storage::share(bytes, next_offset.saturating_sub(stamp.base_offset), records);
+                entry.bytes = entry.bytes.saturating_add(share);
                 entry.next_offset = next_offset;
             }
         }
         self.broker_time_ms = self.broker_time_ms.max(broker_time_ms);
         self.next_lsn = frame.next_lsn();
-        self.in_flight.push_back(InFlight { next_lsn: self.next_lsn, topics, activation: None });
+        self.in_flight.push_back(InFlight { next_lsn: self.next_lsn, topics, activation: None, lows: Vec::new() });
     }
 
     /// The frame just committed makes topics: those without a record yet are told of when it is durable, like the others.
@@ -124,6 +151,21 @@ impl State {
             if !frame.topics.iter().any(|(known, _)| *known == id) {
                 frame.topics.push((id, 0));
             }
+        }
+    }
+
+    /// The frame just committed moves low offsets.
+    pub(super) fn commit_lows(&mut self, lows: Vec<(u64, Low)>) {
+        for &(id, low) in &lows {
+            if let Some(entry) = self.catalog.get_mut(id)
+                && low.offset > entry.low.offset
+            {
+                entry.low = low;
+                self.samples.forget(id, low.offset);
+            }
+        }
+        if let Some(frame) = self.in_flight.back_mut() {
+            frame.lows = lows;
         }
     }
 
@@ -146,7 +188,7 @@ impl State {
             return Err(fault(format!("LSN {} must come here", self.next_lsn)));
         }
         // A topic is made by the last records of the frame that needs it first.
-        self.replay_system(frame).map_err(fault)?;
+        let lows = self.replay_system(frame).map_err(fault)?;
         let records = frame.body.iter().flat_map(|body| body.records());
         for ((id, offset, version), (_, record)) in frame.positions().zip(records) {
             let Some(entry) = self.catalog.get(id) else { return Err(fault(format!("topic {id} was never made"))) };
@@ -165,15 +207,18 @@ impl State {
         if crate::mutants::is("dedup-not-rebuilt") {
             self.dedup = dedup;
         }
+        self.commit_lows(lows);
         self.settle(self.next_lsn);
         Ok(())
     }
 
-    fn replay_system(&mut self, frame: &StoredFrame) -> Result<(), String> {
-        let Some(body) = &frame.body else { return Ok(()) };
+    /// Takes the broker's own records of a frame; gives the low offsets that it moves.
+    fn replay_system(&mut self, frame: &StoredFrame) -> Result<Vec<(u64, Low)>, String> {
+        let mut lows = Vec::new();
+        let Some(body) = &frame.body else { return Ok(lows) };
         let stamps = &frame.header.topics;
         if !stamps.iter().any(|stamp| catalog::is_system(stamp.id)) {
-            return Ok(());
+            return Ok(lows);
         }
         for (topic, record) in body.records() {
             let Some(stamp) = stamps.get(usize::from(topic)) else { continue };
@@ -195,21 +240,28 @@ impl State {
                     let (generation, lsn) = (frame.header.generation, frame.header.first_lsn);
                     self.activated(tenant, Activation { generation, lsn, record: Bytes::copy_from_slice(value) });
                 }
+                catalog::RETENTION_COUNTER => {
+                    let (id, low) = system::low_of(value)?;
+                    if self.catalog.get(id).is_none_or(|entry| entry.next_offset < low.offset) {
+                        return Err(format!("topic {id} cannot begin at offset {}", low.offset));
+                    }
+                    lows.push((id, low));
+                }
                 _ => {}
             }
         }
-        Ok(())
+        Ok(lows)
     }
 
     /// A copy of all that a restart needs, at `next_lsn`.
-    pub(super) fn snapshot(&self) -> Snapshot {
+    pub(super) fn snapshot(&mut self) -> Snapshot {
         let live = |(&tenant, chain): (&u32, &Chain)| Some((tenant, chain.live.clone()?));
         Snapshot {
             lsn: self.next_lsn,
             broker_time_ms: self.broker_time_ms,
             catalog: self.catalog.clone(),
-            heads: self.heads.clone(),
-            dedup: self.dedup.clone(),
+            heads: self.heads.copy(),
+            dedup: self.dedup.copy(),
             samples: self.samples.clone(),
             activations: self.chains.iter().filter_map(live).collect(),
         }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use tidegate_protocol::topic::TopicName;
 
-use crate::catalog::Entry;
+use crate::catalog::{Entry, Low};
 
 /// Version of the values.
 const VERSION: u32 = 1;
@@ -14,6 +14,9 @@ pub(super) const TOPICS: &str = "$sys/topics";
 pub(super) const TENANTS: &str = "$sys/tenants";
 /// Name of the topic of activations: key = the tenant's number, value = the caller's record, generation = the frame's.
 pub(super) const ACTIVATIONS: &str = "$sys/activations";
+
+/// Name of the topic of low offsets: key = the topic's id.
+pub(super) const RETENTION: &str = "$sys/retention";
 
 /// A value of `$sys/topics`; the key is `TENANT/NAME`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -33,6 +36,16 @@ struct TenantValue {
     name: String,
 }
 
+/// A value of `$sys/retention`.
+#[derive(Debug, Serialize, Deserialize)]
+struct LowValue {
+    v: u32,
+    id: u64,
+    low_offset: u64,
+    low_lsn: u64,
+    low_bytes: u64,
+}
+
 /// Key and value of the record that makes a topic.
 pub(super) fn topic_record(entry: &Entry) -> (Vec<u8>, Vec<u8>) {
     let name = entry.name.as_str().to_owned();
@@ -46,8 +59,20 @@ pub(super) fn topic_of(value: &[u8], first_lsn: u64) -> Result<Entry, String> {
     let value: TopicValue = parse(value)?;
     check_version(value.v)?;
     let name = TopicName::parse(&value.name).map_err(|error| error.to_string())?;
-    let (id, tenant, created_ms) = (value.id, value.tenant, value.created_ms);
-    Ok(Entry { id, tenant, name, created_ms, first_lsn, next_offset: 0, durable_offset: None })
+    Ok(Entry::new(value.id, value.tenant, name, value.created_ms, first_lsn))
+}
+
+/// Key and value of the record that moves a topic's low offset.
+pub(super) fn low_record(id: u64, low: Low) -> (Vec<u8>, Vec<u8>) {
+    let Low { offset: low_offset, lsn: low_lsn, bytes: low_bytes } = low;
+    (id.to_string().into_bytes(), json(&LowValue { v: VERSION, id, low_offset, low_lsn, low_bytes }))
+}
+
+/// Topic and low offset of a record.
+pub(super) fn low_of(value: &[u8]) -> Result<(u64, Low), String> {
+    let value: LowValue = parse(value)?;
+    check_version(value.v)?;
+    Ok((value.id, Low { offset: value.low_offset, lsn: value.low_lsn, bytes: value.low_bytes }))
 }
 
 /// Key and value of the record that makes a tenant.

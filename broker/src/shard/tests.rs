@@ -5,9 +5,11 @@
 mod conditions;
 mod crash;
 mod durable;
+mod fsck;
 mod keys;
 mod producers;
 mod replay;
+mod retention;
 
 use std::{
     path::PathBuf,

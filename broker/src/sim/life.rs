@@ -160,6 +160,7 @@ fn generation(number: u64, schedule: &Schedule) -> Arc<Generation> {
         fetch: used(),
         rejection: Rejection::PerRecord,
         enforced: false,
+        retention: None,
         place: "the simulation".to_owned(),
     };
     let plugin = PluginSpec {

@@ -7,6 +7,7 @@
 
 use std::{
     cell::Cell,
+    collections::BTreeMap,
     fmt::Write as _,
     io,
     pin::Pin,
@@ -14,7 +15,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    task::{Context, Wake, Waker},
+    task::{Context, Poll, Wake, Waker},
     thread,
     time::Duration,
 };
@@ -22,7 +23,7 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::random::Random;
-use crate::threads::{Ended, Gate, Running, Threads, Unfinished, Work};
+use crate::threads::{Ended, Gate, Running, Sleep, Threads, Unfinished, Work};
 
 /// Steps after which a world is called endless; most end within 30 000.
 const STEPS_MAX: u64 = 200_000;
@@ -54,6 +55,9 @@ struct State {
     now: Duration,
     log: String,
     due: Vec<(u64, Due)>,
+    /// Async code that sleeps, by time and number. Unlike a thread that waits for some time, it keeps no world from its end.
+    timers: BTreeMap<(Duration, u64), Waker>,
+    next_timer: u64,
     /// Why the world cannot go on.
     stuck: Option<String>,
 }
@@ -101,6 +105,8 @@ impl Schedule {
             now: Duration::from_secs(1_000),
             log: String::new(),
             due: Vec::new(),
+            timers: BTreeMap::new(),
+            next_timer: 0,
             stuck: None,
         };
         Self { shared: Arc::new(Shared { state: Mutex::new(state), running: AtomicUsize::new(MAIN) }) }
@@ -172,7 +178,7 @@ impl Schedule {
     fn stop(&self, status: Status, point: &'static str, wakes_at: Option<Duration>) {
         let me = self.me();
         assert_ne!(me, usize::MAX, "a thread that the simulation did not start stops at {point}");
-        let due = {
+        let (due, timers) = {
             let mut state = self.lock();
             state.step += 1;
             let step = state.step;
@@ -183,8 +189,11 @@ impl Schedule {
             let due: Vec<(u64, Due)> = due;
             let sim = &mut state.threads[me];
             (sim.status, sim.point, sim.wakes_at) = (status, point, wakes_at);
-            due
+            let now = state.now;
+            let later = state.timers.split_off(&(now, u64::MAX));
+            (due, std::mem::replace(&mut state.timers, later))
         };
+        timers.into_values().for_each(Waker::wake);
         due.into_iter().for_each(|(_, event)| event());
         if me == MAIN && thread::panicking() {
             // The world has ended; what it leaves is not waited for.
@@ -362,6 +371,15 @@ impl Threads for Schedule {
         })
     }
 
+    fn sleep(&self, time: Duration) -> Sleep {
+        let place = {
+            let mut state = self.lock();
+            state.next_timer += 1;
+            (state.now + time, state.next_timer)
+        };
+        Box::pin(SimSleep { schedule: self.clone(), place })
+    }
+
     fn drive(&self, mut future: Pin<&mut dyn Future<Output = ()>>) {
         let gate = Arc::new(Woken { gate: self.new_gate("drive"), woken: AtomicBool::new(false) });
         let waker = Waker::from(Arc::clone(&gate));
@@ -442,6 +460,30 @@ impl Running for Joined {
             self.end.gate.wait(None);
         }
         Ok(())
+    }
+}
+
+struct SimSleep {
+    schedule: Schedule,
+    place: (Duration, u64),
+}
+
+impl Future for SimSleep {
+    type Output = ();
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.schedule.lock();
+        if state.now >= self.place.0 {
+            return Poll::Ready(());
+        }
+        state.timers.insert(self.place, context.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Drop for SimSleep {
+    fn drop(&mut self) {
+        let waker = self.schedule.lock().timers.remove(&self.place);
+        drop(waker);
     }
 }
 

@@ -7,6 +7,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use super::{
@@ -138,7 +139,8 @@ impl World {
     }
 
     fn open(&self) -> Result<Shard, Fault> {
-        let config = shard::Config { samples_max: 64, ..shard::Config::default() };
+        let retention_every = Duration::from_millis(100);
+        let config = shard::Config { samples_max: 64, retention_every, ..shard::Config::default() };
         let clock: SharedClock = Arc::<SimClock>::clone(&self.clock);
         let opened = Shard::open(config, self.storage.clone(), Arc::new(self.disk.clone()), clock);
         opened.map_err(|error| error.to_string())

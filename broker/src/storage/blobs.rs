@@ -4,13 +4,17 @@
 use std::{
     fmt::Write as _,
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
 
 use bytes::Bytes;
 
-use super::{StorageError, directory::write_new, disk::Disk};
+use super::{
+    StorageError,
+    directory::write_new,
+    disk::{Disk, read_whole},
+};
 
 /// A component is at most 64 MiB; nothing longer is read back.
 const BLOB_BYTES_MAX: u64 = 64 << 20;
@@ -84,11 +88,20 @@ impl Blobs {
         if !is_hex(hex) {
             return Err(unknown());
         }
-        let path = self.dir.join(hex);
-        let bytes = match self.disk.read(&path, BLOB_BYTES_MAX) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(unknown()),
-            read => read.map_err(StorageError::io("read", &path))?,
-        };
+        match Self::read(&*self.disk, &self.dir, hex) {
+            Err(StorageError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Err(unknown()),
+            read => read,
+        }
+    }
+
+    /// Reads the bytes of a digest in a directory, and checks them against it.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`] if they are not what was stored, or as the disk says.
+    pub(crate) fn read(disk: &dyn Disk, dir: &Path, hex: &str) -> Result<Bytes, StorageError> {
+        let path = dir.join(hex);
+        let file = disk.open_to_read(&path).map_err(StorageError::io("open", &path))?;
+        let bytes = read_whole(&*file, BLOB_BYTES_MAX).map_err(StorageError::io("read", &path))?;
         let found = sha256_hex(&bytes);
         if found != hex {
             let what = format!("its SHA-256 is {found}");
@@ -99,7 +112,7 @@ impl Blobs {
 }
 
 /// A digest as files are named by.
-fn is_hex(name: &str) -> bool {
+pub(crate) fn is_hex(name: &str) -> bool {
     name.len() == 64 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 

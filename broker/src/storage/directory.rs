@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     StorageError,
-    disk::{Disk, Lock},
+    disk::{Disk, Lock, read_whole},
 };
 
 /// Text of `DIR/FORMAT`.
@@ -49,6 +49,34 @@ impl Directory {
         };
         disk.sync_dir(parent).map_err(StorageError::io("sync", parent))?;
         Ok(Self { wal, objects, lock })
+    }
+}
+
+/// Refuses a directory that is not a data directory of ours, and changes nothing.
+///
+/// # Errors
+/// [`StorageError::Format`], [`StorageError::NotOurs`], or as the disk says.
+pub(crate) fn check_format_of(disk: &dyn Disk, dir: &Path) -> Result<(), StorageError> {
+    let found = match format_of(disk, dir)? {
+        Some(found) if found == FORMAT.trim_end() => return Ok(()),
+        Some(found) => found,
+        None => return Err(StorageError::NotOurs { path: dir.to_path_buf(), wanted: "data directory" }),
+    };
+    Err(StorageError::Format { path: dir.to_path_buf(), found, known: FORMAT.trim_end() })
+}
+
+/// Text of the `FORMAT` file of a directory, cut to 100 characters; `None` if there is none.
+///
+/// # Errors
+/// If the directory is not there, or as the disk says.
+pub(crate) fn format_of(disk: &dyn Disk, dir: &Path) -> Result<Option<String>, StorageError> {
+    disk.list(dir).map_err(StorageError::io("list", dir))?;
+    let path = dir.join("FORMAT");
+    let read = disk.open_to_read(&path).and_then(|file| read_whole(&*file, FORMAT_BYTES_MAX));
+    match read {
+        Ok(found) => Ok(Some(String::from_utf8_lossy(&found).trim_end().chars().take(100).collect())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(StorageError::io("read", &path)(error)),
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
     fmt::Debug,
     fs::{self, File, OpenOptions, TryLockError},
     io,
-    os::unix::fs::FileExt as _,
+    os::unix::fs::{DirBuilderExt as _, FileExt as _},
     path::Path,
     sync::Arc,
 };
@@ -28,6 +28,34 @@ pub trait Disk: Send + Sync + Debug {
     /// # Errors
     /// `NotFound` if it does not exist, else as the system says.
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
+    /// Opens a file for reading alone: the file, or the disk it lies on, need not let itself be written.
+    ///
+    /// # Errors
+    /// `NotFound` if it does not exist, else as the system says.
+    fn open_to_read(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        self.open(path)
+    }
+    /// Makes a directory and those above it, for its owner only; fine if it is there, which changes nothing of it.
+    ///
+    /// # Errors
+    /// As the system says.
+    fn create_private_dir(&self, path: &Path) -> io::Result<()> {
+        self.create_dir(path)
+    }
+    /// Takes the lock of a file that is there, without writing. `None` if another process has it.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such file, else as the system says.
+    fn lock_to_read(&self, path: &Path) -> io::Result<Option<Box<dyn Lock>>> {
+        self.lock(path)
+    }
+    /// The object store below a directory that is there, for reading.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such directory, else as the system says.
+    fn objects_to_read(&self, root: &Path) -> io::Result<Arc<dyn ObjectStore>> {
+        self.objects(root)
+    }
     /// Makes a file that must not exist.
     ///
     /// # Errors
@@ -70,15 +98,22 @@ pub trait Disk: Send + Sync + Debug {
     /// # Errors
     /// `NotFound` if it does not exist; `InvalidData` if it is longer than `bytes_max`; else as the system says.
     fn read(&self, path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
-        let file = self.open(path)?;
-        let length = file.length()?;
-        if length > bytes_max {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{length} bytes, at most {bytes_max}")));
-        }
-        let mut bytes = vec![0; usize::try_from(length).map_err(io::Error::other)?];
-        file.read_at(&mut bytes, 0)?;
-        Ok(bytes)
+        read_whole(&*self.open(path)?, bytes_max)
     }
+}
+
+/// Reads a whole small file that is open.
+///
+/// # Errors
+/// `InvalidData` if it is longer than `bytes_max`; else as the system says.
+pub(crate) fn read_whole(file: &dyn DiskFile, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let length = file.length()?;
+    if length > bytes_max {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{length} bytes, at most {bytes_max}")));
+    }
+    let mut bytes = vec![0; usize::try_from(length).map_err(io::Error::other)?];
+    file.read_at(&mut bytes, 0)?;
+    Ok(bytes)
 }
 
 /// An open file. Reads and writes name their place, so that several threads may share it.
@@ -98,6 +133,8 @@ pub trait DiskFile: Send + Sync + Debug {
     /// # Errors
     /// As the system says. Nothing may be believed about any byte written since the last success.
     fn sync_data(&self) -> io::Result<()>;
+    /// Lets the system forget what it holds of a file that is synced, so that the next read comes from the disk. A hint.
+    fn forget_cached(&self) {}
     /// Length in bytes.
     ///
     /// # Errors
@@ -118,6 +155,19 @@ impl Disk for RealDisk {
     }
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         Ok(Arc::new(RealFile(OpenOptions::new().read(true).write(true).open(path)?)))
+    }
+    fn open_to_read(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(RealFile(File::open(path)?)))
+    }
+    fn create_private_dir(&self, path: &Path) -> io::Result<()> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+    }
+    fn lock_to_read(&self, path: &Path) -> io::Result<Option<Box<dyn Lock>>> {
+        take_lock(File::open(path)?)
+    }
+    fn objects_to_read(&self, root: &Path) -> io::Result<Arc<dyn ObjectStore>> {
+        fs::metadata(root)?;
+        Ok(Arc::new(LocalFileSystem::new_with_prefix(root).map_err(io::Error::other)?))
     }
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         Ok(Arc::new(RealFile(OpenOptions::new().read(true).write(true).create_new(true).open(path)?)))
@@ -141,18 +191,21 @@ impl Disk for RealDisk {
         File::open(path)?.sync_all()
     }
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Lock>>> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-        match file.try_lock() {
-            Ok(()) => Ok(Some(Box::new(RealLock(file)))),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) => Err(error),
-        }
+        take_lock(OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?)
     }
     fn objects(&self, root: &Path) -> io::Result<Arc<dyn ObjectStore>> {
         fs::create_dir_all(root)?;
         let store = LocalFileSystem::new_with_prefix(root).map_err(io::Error::other)?;
         // Without this a put is in the page cache only.
         Ok(Arc::new(store.with_fsync(true)))
+    }
+}
+
+fn take_lock(file: File) -> io::Result<Option<Box<dyn Lock>>> {
+    match file.try_lock() {
+        Ok(()) => Ok(Some(Box::new(RealLock(file)))),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error),
     }
 }
 
@@ -168,6 +221,10 @@ impl DiskFile for RealFile {
     }
     fn sync_data(&self) -> io::Result<()> {
         self.0.sync_data()
+    }
+    fn forget_cached(&self) {
+        // Where the system does not take the hint, the read comes from memory.
+        rustix::fs::fadvise(&self.0, 0, None, rustix::fs::Advice::DontNeed).ok();
     }
     fn length(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())

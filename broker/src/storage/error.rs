@@ -62,6 +62,23 @@ pub enum StorageError {
         /// What this build reads.
         known: &'static str,
     },
+    /// A log in memory has nothing that could be copied.
+    #[error("the log is kept in memory only: there is nothing to back up")]
+    NothingDurable,
+    /// As many backups as may hold on to the log do so.
+    #[error("{max} backups are under way, more may not be")]
+    PinsFull {
+        /// The bound.
+        max: usize,
+    },
+    /// A directory is not what it is taken for.
+    #[error("{} is no {wanted}: it has no FORMAT file", path.display())]
+    NotOurs {
+        /// The directory.
+        path: PathBuf,
+        /// `data directory`, `backup`.
+        wanted: &'static str,
+    },
     /// A setting is out of its range.
     #[error("setting {setting} is {value}; {rule}")]
     Setting {

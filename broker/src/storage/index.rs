@@ -57,6 +57,16 @@ impl FrameIndex {
         self.next_lsn
     }
 
+    /// Number of frames.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// First LSN of the frame of a number; behind the last one, that of the next frame.
+    pub(crate) fn lsn_at(&self, number: usize) -> u64 {
+        self.entries.get(number).map_or(self.next_lsn, |entry| self.lsn_of(entry))
+    }
+
     /// Adds the frame behind the last one.
     ///
     /// # Panics

@@ -1,5 +1,8 @@
 //! The log as its callers see it: a handle on a writer thread that makes queued frames durable in groups.
 
+mod history;
+mod open;
+
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -9,12 +12,12 @@ use bytes::Bytes;
 use tidegate_protocol::stored::StoredFrame;
 use tokio::sync::{Notify, watch};
 
+pub use self::history::{Reclaim, Reclaimed};
 use super::{
     Config, Replayed, Run, StorageError, WalKind,
-    directory::Directory,
     disk::{Disk, Lock},
     index::Wanted,
-    objects::Objects,
+    pins::{Cut, Pin},
     ring::Ring,
     segment::{KeyRun, StoredKey},
     store::{Consolidation, Store},
@@ -22,9 +25,7 @@ use super::{
         Wal,
         entry::{HEADER_BYTES, entry_bytes},
         files::WalFiles,
-        local::LocalWal,
         memory::MemWal,
-        recovery::{self, Scope},
         spare::Spares,
     },
 };
@@ -32,9 +33,6 @@ use crate::{
     clock::SharedClock,
     threads::{Running, SharedThreads, Signal},
 };
-
-/// Read from segments at once while they are replayed.
-const REPLAY_BYTES: usize = 4 << 20;
 
 /// How far the log is durable.
 #[derive(Debug, Clone, Default)]
@@ -117,7 +115,7 @@ impl Log {
         match shared.config.wal {
             WalKind::Memory => Self::start(shared, checkpoint_wanted, Box::new(MemWal), None),
             WalKind::Local => {
-                let opened = open_local(&shared, disk, clock, &checkpoint_wanted, replay)?;
+                let opened = open::open_local(&shared, disk, clock, &checkpoint_wanted, replay)?;
                 Self::start(shared, checkpoint_wanted, Box::new(opened.0), Some((opened.1, opened.2)))
             }
         }
@@ -173,6 +171,12 @@ impl Log {
     /// Tells how far the log is durable.
     pub fn durable(&self) -> watch::Receiver<Durable> {
         self.handle.shared.durable.subscribe()
+    }
+
+    /// It takes nothing more: it was closed, or has failed.
+    pub fn is_over(&self) -> bool {
+        let queue = self.handle.shared.lock();
+        queue.closing || queue.failed.is_some()
     }
 
     /// Bytes that wait for the disk.
@@ -252,7 +256,7 @@ impl Log {
         Ok(local.store.read(from_lsn, bytes_max, wanted)?.ok_or_else(gone)?.before(end))
     }
 
-    /// LSN up to which segments hold everything.
+    /// LSN up to which segments hold everything that is kept.
     pub fn consolidated(&self) -> u64 {
         self.handle.local.as_ref().map_or(0, |local| local.store.consolidated())
     }
@@ -289,6 +293,15 @@ impl Log {
     /// What the log's threads are.
     pub(crate) fn threads(&self) -> &SharedThreads {
         &self.handle.shared.threads
+    }
+
+    /// What belongs to a copy of the log now, and the pin that keeps it. Blocking, as is dropping the pin.
+    ///
+    /// # Errors
+    /// [`StorageError::NothingDurable`] of a log in memory, [`StorageError::PinsFull`].
+    pub fn pin(&self) -> Result<(Cut, Pin), StorageError> {
+        let local = self.handle.local.as_ref().ok_or(StorageError::NothingDurable)?;
+        local.store.pin(&local.files, || self.handle.shared.durable.borrow().next_lsn)
     }
 
     /// Bytes of frames held in memory for readers, and WAL files in use.
@@ -412,86 +425,4 @@ impl Shared {
         drop(queue);
         self.durable.send_modify(|durable| durable.failed = Some(error));
     }
-}
-
-/// Takes the directory, reads everything back, and makes the WAL ready to go on.
-fn open_local(
-    shared: &Shared,
-    disk: Arc<dyn Disk>,
-    clock: SharedClock,
-    checkpoint_wanted: &Arc<Notify>,
-    replay: &mut dyn FnMut(Replayed),
-) -> Result<(LocalWal, Local, Box<dyn Lock>), StorageError> {
-    let config = &shared.config;
-    let directory = Directory::take(&*disk, &config.dir)?;
-    let objects =
-        disk.objects(&directory.objects).map_err(StorageError::io("open object store", &directory.objects))?;
-    let store = Arc::new(Store::open(
-        config.shard,
-        Objects::new(objects, &shared.threads)?,
-        config.wal_file_bytes,
-        &shared.threads,
-    )?);
-    let replay_from = replay_store(&store, replay)?;
-    shared.ring.start_at(replay_from.max(store.consolidated()));
-    let scope = Scope {
-        dir: &directory.wal,
-        shard: config.shard,
-        file_bytes: config.wal_file_bytes,
-        consolidated: store.consolidated(),
-        replay_from: replay_from.max(store.consolidated()),
-    };
-    let recovered = recovery::recover(&*disk, scope, &mut |frame| {
-        shared.ring.publish([Arc::clone(&frame)]);
-        replay(Replayed::Frame(frame));
-    })?;
-    let next_lsn = recovered.resume.next_lsn;
-    if next_lsn < replay_from || next_lsn < store.consolidated() {
-        let what = format!("the WAL ends at LSN {next_lsn}, behind it more was durable: files are missing");
-        return Err(StorageError::Corrupt { file: directory.wal, position: 0, what });
-    }
-    let files = Arc::new(WalFiles::new(recovered.files));
-    let (ready, next_slot) = (recovered.spares, recovered.next_slot);
-    let spares = Spares::start(disk, &directory.wal, config.wal_file_bytes, ready, next_slot, &shared.threads)?;
-    let spares = Arc::new(spares);
-    let consolidation = Consolidation::start(
-        Arc::clone(&store),
-        Arc::clone(&files),
-        Arc::clone(&spares),
-        config.wal_files_full_max,
-        Arc::clone(checkpoint_wanted),
-        &shared.threads,
-    )?;
-    let local = Local { files, store, spares, consolidation };
-    let wal = LocalWal::open(
-        config.shard,
-        clock,
-        Arc::clone(&local.files),
-        Arc::clone(&local.spares),
-        local.consolidation.on_full(),
-        recovered.resume,
-    );
-    let wal = wal.inspect_err(|_| {
-        local.consolidation.close();
-        local.spares.close();
-    })?;
-    shared.ring.start_at(next_lsn);
-    shared.lock().next_lsn = next_lsn;
-    shared.durable.send_modify(|durable| durable.next_lsn = next_lsn);
-    Ok((wal, local, directory.lock))
-}
-
-/// Replays the checkpoint and all that segments hold behind it. Gives the LSN from which on the replay goes.
-fn replay_store(store: &Store, replay: &mut dyn FnMut(Replayed)) -> Result<u64, StorageError> {
-    let mut replay_from = 0;
-    if let Some((lsn, state)) = store.checkpoint()? {
-        replay_from = lsn;
-        replay(Replayed::Checkpoint { lsn, state });
-    }
-    let mut lsn = replay_from;
-    while let Some(run) = store.read(lsn, REPLAY_BYTES, None)? {
-        run.frames.into_iter().for_each(|frame| replay(Replayed::Frame(frame)));
-        lsn = run.next_lsn;
-    }
-    Ok(replay_from)
 }

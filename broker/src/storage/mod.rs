@@ -7,17 +7,22 @@
 //! A frame's way: [`Log::append`] → queue → writer thread → [`wal`] (one write, one fdatasync for all queued) → tail ring
 //! and `durable` → later, when its WAL file is full, a segment in the object store.
 
+pub mod backup;
 mod blobs;
 mod directory;
 pub mod disk;
 mod error;
+pub mod fsck;
 mod index;
+pub mod inspect;
 mod log;
 mod manifest;
 mod objects;
+mod pins;
 mod ring;
 pub mod segment;
 mod segments;
+mod stamp;
 mod store;
 mod wal;
 
@@ -35,7 +40,9 @@ pub use self::{
     blobs::Blobs,
     disk::{Disk, DiskFile, Lock, RealDisk},
     error::StorageError,
-    log::{Durable, Log},
+    log::{Durable, Log, Reclaim, Reclaimed},
+    pins::{Cut, CutFile, PINS_MAX, Pin},
+    stamp::{FrameStamp, Stamps, share},
 };
 
 /// Settings of the storage engine.

@@ -9,7 +9,7 @@ use object_store::{ObjectStore, ObjectStoreExt as _, PutMode, PutPayload, path::
 use tokio::runtime::Runtime;
 
 use super::StorageError;
-use crate::threads::{self, SharedThreads};
+use crate::threads::{self, SharedThreads, SystemThreads};
 
 /// Threads that carry file operations for the store: consolidation, a checkpoint and two readers behind the tail.
 const THREADS_MAX: usize = 4;
@@ -31,6 +31,15 @@ enum Driver {
 }
 
 impl Objects {
+    /// For a tool that looks at a store beside a broker, or without one.
+    ///
+    /// # Errors
+    /// As `new`.
+    pub(crate) fn offline(store: Arc<dyn ObjectStore>) -> Result<Self, StorageError> {
+        let threads: SharedThreads = Arc::new(SystemThreads);
+        Self::new(store, &threads)
+    }
+
     /// # Errors
     /// If the system gives no threads.
     pub(crate) fn new(store: Arc<dyn ObjectStore>, threads: &SharedThreads) -> Result<Self, StorageError> {
@@ -70,6 +79,14 @@ impl Objects {
     /// If it does not exist, or as the store says.
     pub(crate) fn get_range(&self, object: &str, range: Range<u64>) -> Result<Bytes, StorageError> {
         self.run("get", object, async move |store, path| store.get_range(&path, range).await)
+    }
+
+    /// Length of an object.
+    ///
+    /// # Errors
+    /// If it does not exist, or as the store says.
+    pub(crate) fn length(&self, object: &str) -> Result<u64, StorageError> {
+        self.run("look at", object, async move |store, path| store.head(&path).await.map(|meta| meta.size))
     }
 
     /// Names of the objects under a prefix.

@@ -82,6 +82,13 @@ impl Ring {
         Some(run)
     }
 
+    /// The first LSN kept whose frame was taken at a time or later; the end if there is none.
+    pub(crate) fn lsn_at_time(&self, time_ms: i64) -> u64 {
+        let state = self.lock();
+        let at = state.frames.partition_point(|frame| frame.header.broker_time_ms < time_ms);
+        state.frames.get(at).map_or(state.next_lsn, |frame| frame.header.first_lsn)
+    }
+
     /// First LSN kept.
     pub(crate) fn first_lsn(&self) -> u64 {
         let state = self.lock();

@@ -8,6 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use tidegate_protocol::stored::StoredFrame;
 
 use super::{
     Run, StorageError,
@@ -43,7 +44,15 @@ pub(crate) fn write(objects: &Objects, shard: u16, wal: &WalFile) -> Result<Vec<
         let bytes = segment::build(shard, LEVEL, &run.frames);
         let object = format!("{SEGMENTS}/{lsn:016}-{:016}", run.next_lsn);
         put(objects, &object, &bytes)?;
-        made.push(SegmentRef { first_lsn: lsn, next_lsn: run.next_lsn, bytes: bytes.len() as u64, object });
+        let time_of = |frame: Option<&Arc<StoredFrame>>| frame.map_or(0, |frame| frame.header.broker_time_ms);
+        made.push(SegmentRef {
+            first_lsn: lsn,
+            next_lsn: run.next_lsn,
+            first_time_ms: time_of(run.frames.first()),
+            last_time_ms: time_of(run.frames.last()),
+            bytes: bytes.len() as u64,
+            object,
+        });
         lsn = run.next_lsn;
     }
     Ok(made)
@@ -123,12 +132,20 @@ impl Segments {
         if let Some(segment) = self.lock().find(&segment.object) {
             return Ok(segment);
         }
-        let SegmentRef { first_lsn, next_lsn, bytes, object } = segment.clone();
+        let SegmentRef { first_lsn, next_lsn, bytes, object, .. } = segment.clone();
         let source = Stored { objects: Arc::clone(&self.objects), object: object.clone() };
         let expected = Expected { object, bytes, first_lsn, next_lsn, shard: self.shard };
         let opened = Arc::new(Segment::open(Arc::new(source), Arc::clone(&self.cache), &expected)?);
         self.lock().keep(expected.object, &opened);
         Ok(opened)
+    }
+
+    /// Closes a segment that is gone. Who reads it still has it, and may find its object missing.
+    pub(crate) fn forget(&self, object: &str) {
+        let mut open = self.lock();
+        if let Some((_, bytes, _)) = open.segments.remove(object) {
+            open.bytes -= bytes;
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Open> {

@@ -5,6 +5,7 @@
 //! there; an object removed may come back. Every decision is a hash of the seed and of what it is about, so that the order
 //! in which threads come by does not matter.
 
+mod before;
 mod objects;
 
 use std::{
@@ -17,7 +18,7 @@ use std::{
 
 use object_store::ObjectStore;
 
-use self::objects::SimObjects;
+use self::{before::Before, objects::SimObjects};
 use super::disk::{Disk, DiskFile, Lock};
 
 /// What a disk loses together.
@@ -42,24 +43,10 @@ pub(crate) struct SimDisk {
     objects: Arc<SimObjects>,
 }
 
-/// What is told before an operation: its name and what it is about.
-#[derive(Clone, Default)]
-struct Before(Option<Arc<Call>>);
-
-type Call = dyn Fn(&'static str, &str) + Send + Sync;
-
-impl std::fmt::Debug for Before {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Before")
-    }
-}
-
 /// See [`SimDisk::before`].
 pub(super) fn step(world: &Mutex<World>, operation: &'static str, about: &str) {
     let before = lock(world).before.clone();
-    if let Some(before) = before.0 {
-        before(operation, about);
-    }
+    before.call(operation, about);
 }
 
 #[derive(Debug, Default)]
@@ -112,9 +99,9 @@ impl SimDisk {
         step(&self.world, operation, &path.to_string_lossy());
     }
 
-    /// Calls something before every operation: a simulation stops threads there.
+    /// Calls something before every operation.
     pub(crate) fn before(&self, call: impl Fn(&'static str, &str) + Send + Sync + 'static) {
-        self.lock().before = Before(Some(Arc::new(call)));
+        self.lock().before = Before::new(call);
     }
 
     /// The power goes now, or the process ends: nothing that is not there yet comes to be.
@@ -198,6 +185,10 @@ impl SimDisk {
 
     pub(crate) fn put_object(&self, name: &str, bytes: &[u8]) {
         self.objects.set(name, bytes.to_vec());
+    }
+
+    pub(crate) fn remove_object(&self, name: &str) {
+        self.objects.take_out(name);
     }
 
     pub(crate) fn edit_object(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) {

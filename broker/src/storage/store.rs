@@ -1,7 +1,10 @@
 //! What lies behind the WAL: segments, the manifest that names them, the checkpoint; and the thread that moves full WAL
 //! files there.
 
+mod reclaim;
+
 use std::{
+    collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -13,22 +16,26 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-#[cfg(mutants)]
-use super::wal::files::WalFile;
 use super::{
     Run, StorageError,
     index::Wanted,
-    manifest::{CHECKPOINTS, CheckpointRef, Current, SegmentRef},
+    manifest::{CHECKPOINTS, CheckpointRef, Current, Manifest, SegmentRef},
     objects::Objects,
+    pins::{Cut, CutFile, Pin, Pins},
     segment::{KeyRun, StoredKey},
     segments::{self, Segments},
-    wal::{files::WalFiles, local::OnFull, spare::Spares},
+    wal::{
+        files::{WalFile, WalFiles},
+        local::OnFull,
+        spare::Spares,
+    },
 };
 use crate::threads::{self, Running, SharedThreads, Signal};
 
 /// Starts a checkpoint object: then u64 LSN, u32 CRC-32C of the LSN and the state, the state.
 const CHECKPOINT_MAGIC: [u8; 4] = *b"TGC1";
-const CHECKPOINT_HEAD_BYTES: usize = 16;
+/// Bytes before the state.
+pub(crate) const CHECKPOINT_HEAD_BYTES: usize = 16;
 /// A checkpoint is asked for when the log has grown by this many times the last one: writing state must stay a small part
 /// of writing records.
 const CHECKPOINT_GROWTH: u64 = 2;
@@ -45,12 +52,58 @@ pub(crate) struct Store {
     /// Changed by consolidation and by checkpoints, one at a time.
     current: Mutex<Current>,
     /// The manifest's segments, for readers.
-    listed: ArcSwap<Vec<SegmentRef>>,
+    listed: ArcSwap<Listed>,
+    /// By first LSN of a segment, why it stays.
+    kept: Mutex<HashMap<u64, reclaim::Kept>>,
     segments: Segments,
+    pins: Arc<Pins>,
     /// Bytes that left the WAL since the last checkpoint, and bytes of that.
     grown_bytes: AtomicU64,
     checkpoint_bytes: AtomicU64,
     threads: SharedThreads,
+}
+
+/// The segments as readers see them. Whatever lies between them, or between the last and the end, is gone.
+#[derive(Debug)]
+struct Listed {
+    segments: Vec<SegmentRef>,
+    /// LSN up to which segments hold everything that is kept.
+    consolidated: u64,
+}
+
+/// Where an LSN lies.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    /// In the segment of this number.
+    Segment(usize),
+    /// Nowhere any more; what comes next.
+    Hole { next_lsn: u64 },
+    /// In the WAL, or nowhere yet.
+    Behind,
+}
+
+impl Listed {
+    fn of(manifest: &Manifest) -> Self {
+        Self { segments: manifest.segments.clone(), consolidated: manifest.consolidated() }
+    }
+
+    fn place(&self, lsn: u64) -> Place {
+        let at = self.segments.partition_point(|segment| segment.next_lsn <= lsn);
+        match self.segments.get(at) {
+            _ if lsn >= self.consolidated => Place::Behind,
+            Some(segment) if segment.first_lsn <= lsn => Place::Segment(at),
+            Some(segment) => Place::Hole { next_lsn: segment.first_lsn },
+            None => Place::Hole { next_lsn: self.consolidated },
+        }
+    }
+}
+
+/// LSN and CRC of a checkpoint's first bytes, if they are those of one.
+pub(crate) fn checkpoint_head(head: &[u8]) -> Option<(u64, u32)> {
+    let (magic, rest) = head.split_first_chunk::<4>()?;
+    let (lsn, rest) = rest.split_first_chunk::<8>()?;
+    let crc = rest.first_chunk::<4>()?;
+    (*magic == CHECKPOINT_MAGIC).then(|| (u64::from_le_bytes(*lsn), u32::from_le_bytes(*crc)))
 }
 
 impl Store {
@@ -66,12 +119,12 @@ impl Store {
     ) -> Result<Self, StorageError> {
         let objects = Arc::new(objects);
         let current = Current::load(&objects)?;
-        let listed = ArcSwap::from_pointee(current.manifest.segments.clone());
+        let listed = ArcSwap::from_pointee(Listed::of(&current.manifest));
         let segments = Segments::new(shard, Arc::clone(&objects), wal_file_bytes);
-        let current = Mutex::new(current);
-        let (grown_bytes, checkpoint_bytes) = Default::default();
+        let (current, pins) = (Mutex::new(current), Pins::new(Arc::clone(&objects)));
+        let (kept, grown_bytes, checkpoint_bytes) = Default::default();
         let threads = Arc::clone(threads);
-        Ok(Self { shard, objects, current, listed, segments, grown_bytes, checkpoint_bytes, threads })
+        Ok(Self { shard, objects, current, listed, kept, segments, pins, grown_bytes, checkpoint_bytes, threads })
     }
 
     fn current(&self) -> MutexGuard<'_, Current> {
@@ -79,14 +132,33 @@ impl Store {
         threads::lock(&*self.threads, &self.current)
     }
 
-    /// LSN up to which segments hold everything.
+    /// LSN up to which segments hold everything that is kept.
     pub(crate) fn consolidated(&self) -> u64 {
-        self.listed.load().last().map_or(0, |segment| segment.next_lsn)
+        self.listed.load().consolidated
     }
 
     /// First LSN that a segment holds.
     pub(crate) fn first_lsn(&self) -> Option<u64> {
-        self.listed.load().first().map(|segment| segment.first_lsn)
+        self.listed.load().segments.first().map(|segment| segment.first_lsn)
+    }
+
+    /// Segments, and bytes of all.
+    pub(crate) fn usage(&self) -> (usize, u64) {
+        let listed = self.listed.load();
+        (listed.segments.len(), listed.segments.iter().map(|segment| segment.bytes).sum())
+    }
+
+    /// Reads by the list of segments. One that was dropped meanwhile is not there any more: then the list is another one.
+    fn with_listed<T>(&self, read: impl Fn(&Listed) -> Result<T, StorageError>) -> Result<T, StorageError> {
+        let mut listed = self.listed.load_full();
+        loop {
+            let done = read(&listed);
+            let now = self.listed.load_full();
+            if done.is_ok() || Arc::ptr_eq(&listed, &now) {
+                return done;
+            }
+            listed = now;
+        }
     }
 
     /// The checkpoint that counts.
@@ -130,11 +202,41 @@ impl Store {
         manifest.checkpoint = Some(CheckpointRef { lsn, object });
         current.replace(&self.objects, manifest)?;
         if let Some(before) = before
-            && let Err(error) = self.objects.remove(&before.object)
+            && let Err(error) = self.pins.discard(&before.object)
         {
             tracing::warn!(%error, "cannot remove the checkpoint before this one; the next start does");
         }
         Ok(())
+    }
+
+    /// What belongs to a copy of the log now, and the pin on it.
+    ///
+    /// # Errors
+    /// If there are too many pins.
+    pub(crate) fn pin(&self, wal: &WalFiles, durable: impl Fn() -> u64) -> Result<(Cut, Pin), StorageError> {
+        // While the manifest cannot change no file leaves the WAL that it does not name.
+        let current = self.current();
+        let manifest = &current.manifest;
+        let (text, consolidated) = (manifest.text()?, manifest.consolidated());
+        let objects = manifest.segments.iter().map(|segment| segment.object.clone());
+        let objects = objects.chain(manifest.checkpoint.iter().map(|checkpoint| checkpoint.object.clone())).collect();
+        let mut files = wal.all();
+        // Read last: so it is behind all that the manifest holds.
+        let next_lsn = durable();
+        files.retain(|file| file.header.first_lsn <= next_lsn);
+        let needed = |next: Option<&Arc<WalFile>>| next.is_none_or(|next| next.header.first_lsn > consolidated);
+        let unneeded = (0..files.len()).take_while(|at| !needed(files.get(at + 1))).count();
+        files.drain(..unneeded);
+        let pin = self.pins.pin(objects, files.clone())?;
+        let number = current.number;
+        drop(current);
+        let of = |file: &Arc<WalFile>| {
+            let name = file.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            CutFile { name, generation: file.header.generation, first_lsn: file.header.first_lsn }
+        };
+        let manifest = if number == 0 { Bytes::new() } else { text };
+        let wal = files.iter().map(of).collect();
+        Ok((Cut { shard: self.shard, next_lsn, manifest_number: number, manifest, wal }, pin))
     }
 
     /// Makes segments of the WAL's oldest file and takes it out of use. `None` if no more than `full_max` are full.
@@ -172,7 +274,7 @@ impl Store {
         manifest.segments.extend(made);
         current.replace(&self.objects, manifest)?;
         self.threads.pause("replaced the manifest");
-        self.listed.store(Arc::new(current.manifest.segments.clone()));
+        self.listed.store(Arc::new(Listed::of(&current.manifest)));
         Ok(())
     }
 
@@ -193,7 +295,8 @@ impl Store {
         self.grown_bytes.load(Ordering::Relaxed) >= last.saturating_mul(CHECKPOINT_GROWTH)
     }
 
-    /// Reads frames that touch a wanted topic, from the segment that holds an LSN. `None` if none does.
+    /// Reads frames that touch a wanted topic, from the segment that holds an LSN; none where it is gone. `None`: it lies
+    /// behind all segments.
     ///
     /// # Errors
     /// If the store fails or the segment is damaged.
@@ -203,15 +306,16 @@ impl Store {
         bytes_max: usize,
         wanted: Wanted<'_>,
     ) -> Result<Option<Run>, StorageError> {
-        let listed = self.listed.load_full();
-        let at = listed.partition_point(|segment| segment.next_lsn <= from_lsn);
-        let Some(segment) = listed.get(at).filter(|segment| segment.first_lsn <= from_lsn) else { return Ok(None) };
-        self.segments.read(segment, from_lsn, bytes_max, wanted).map(Some)
+        self.with_listed(|listed| match listed.place(from_lsn) {
+            Place::Behind => Ok(None),
+            Place::Hole { next_lsn } => Ok(Some(Run { frames: Vec::new(), next_lsn })),
+            Place::Segment(at) => self.segments.read(&listed.segments[at], from_lsn, bytes_max, wanted).map(Some),
+        })
     }
 }
 
 impl Store {
-    /// Records of a key from an LSN on, up to some bytes. `None` if no segment holds the LSN.
+    /// Records of a key from an LSN on, up to some bytes. `None` if the LSN lies behind all segments.
     ///
     /// # Errors
     /// If the store fails or a segment is damaged.
@@ -221,16 +325,25 @@ impl Store {
         bytes_max: usize,
         key: StoredKey<'_>,
     ) -> Result<Option<KeyRun>, StorageError> {
-        let listed = self.listed.load_full();
-        let at = listed.partition_point(|segment| segment.next_lsn <= from_lsn);
-        if listed.get(at).is_none_or(|segment| segment.first_lsn > from_lsn) {
+        self.with_listed(|listed| self.read_key_listed(listed, from_lsn, bytes_max, key))
+    }
+
+    fn read_key_listed(
+        &self,
+        listed: &Listed,
+        from_lsn: u64,
+        bytes_max: usize,
+        key: StoredKey<'_>,
+    ) -> Result<Option<KeyRun>, StorageError> {
+        if from_lsn >= listed.consolidated {
             return Ok(None);
         }
+        let at = listed.segments.partition_point(|segment| segment.next_lsn <= from_lsn);
         let mut run = KeyRun { records: Vec::new(), next_lsn: from_lsn };
         let mut bytes_left = bytes_max;
-        for segment in listed.iter().skip(at).take(KEY_SEGMENTS_MAX) {
+        for segment in listed.segments.iter().skip(at).take(KEY_SEGMENTS_MAX) {
             #[cfg(mutants)]
-            if crate::mutants::is("last-segment-not-asked") && Some(segment) == listed.last() {
+            if crate::mutants::is("last-segment-not-asked") && Some(segment) == listed.segments.last() {
                 run.next_lsn = segment.next_lsn;
                 continue;
             }
@@ -249,6 +362,10 @@ impl Store {
                 }
             }
             run.next_lsn = segment.next_lsn;
+        }
+        if at + KEY_SEGMENTS_MAX >= listed.segments.len() {
+            // Behind the last segment there may be a hole.
+            run.next_lsn = listed.consolidated;
         }
         Ok(Some(run))
     }

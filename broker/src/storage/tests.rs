@@ -2,6 +2,8 @@
 
 #![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small numbers of tests")]
 
+mod reclaim;
+
 use std::{
     path::{Path, PathBuf},
     sync::Arc,

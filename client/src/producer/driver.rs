@@ -1,5 +1,7 @@
 //! The task of a producer: it owns the stream, sends batches in the order of their numbers, matches answers to them in
 //! that order, and sends again what has none.
+//!
+//! A batch gets its sequence when it goes out for the first time and keeps it for all its tries.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -16,9 +18,10 @@ use tokio::time::{Instant, sleep_until};
 use tracing::debug;
 
 use super::{
-    BatchAck, ProducerIdentity,
+    BatchAck,
     ack::rejected,
-    queue::{Job, Queue},
+    numbering::Numbering,
+    queue::{FILLER, Job, Queue},
 };
 use crate::{
     Connection, Error, Failure,
@@ -35,7 +38,8 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 pub(super) struct Driver {
     queue: Arc<Queue>,
     connection: Connection,
-    identity: Option<ProducerIdentity>,
+    /// Unless batches go without numbers.
+    numbering: Option<Numbering>,
     /// On the stream, without an answer, in the order they were written.
     sent: VecDeque<Job>,
     /// To be sent again, by number.
@@ -55,13 +59,15 @@ struct Stream {
 
 enum End {
     Closed,
+    /// Another producer id is needed, and nothing waits for an answer.
+    Forgotten,
     Lost(Error),
     Unopened(Error),
 }
 
 impl Driver {
-    pub(super) fn new(queue: Arc<Queue>, connection: Connection, identity: Option<ProducerIdentity>) -> Self {
-        Self { queue, connection, identity, sent: VecDeque::new(), again: BTreeMap::new(), losses: 0 }
+    pub(super) fn new(queue: Arc<Queue>, connection: Connection, numbering: Option<Numbering>) -> Self {
+        Self { queue, connection, numbering, sent: VecDeque::new(), again: BTreeMap::new(), losses: 0 }
     }
 
     pub(super) async fn run(mut self) {
@@ -83,6 +89,7 @@ impl Driver {
             };
             let error = match end {
                 End::Closed => break,
+                End::Forgotten => continue,
                 End::Lost(error) => error,
                 End::Unopened(error) => {
                     if !error.is_retriable() {
@@ -96,7 +103,10 @@ impl Driver {
         }
     }
 
-    async fn open(&self) -> Result<Stream, Error> {
+    async fn open(&mut self) -> Result<Stream, Error> {
+        if let Some(numbering) = self.numbering.as_mut().filter(|numbering| numbering.is_forgotten()) {
+            numbering.renew(self.connection.admin().producer_id().await?);
+        }
         let link = self.connection.link().await?;
         let (mut send, receive) = link.quic.open_bi().await?;
         send.write_all(&frames::encode(ClientBody::OpenProduce(OpenProduce {}))).await?;
@@ -110,6 +120,11 @@ impl Driver {
                 // It fails only on a stream the broker has stopped.
                 stream.send.finish().ok();
                 return End::Closed;
+            }
+            if self.sent.is_empty() && self.numbering.as_ref().is_some_and(Numbering::is_forgotten) {
+                // It fails only on a stream the broker has stopped.
+                stream.send.finish().ok();
+                return End::Forgotten;
             }
             let now = Instant::now();
             if stream.writing.is_empty()
@@ -141,17 +156,40 @@ impl Driver {
         }
     }
 
-    /// The batch to send now: those for another try first, then new ones.
+    /// The batch to send now: those for another try first, then a filler, then new ones. It has its sequence.
     fn next_job(&mut self, now: Instant) -> Option<Job> {
-        let due = self.again.iter().find(|(_, job)| job.due <= now).map(|(number, _)| *number);
-        due.and_then(|number| self.again.remove(&number)).or_else(|| self.queue.take(now))
+        let takes_new = self.takes_new();
+        let is_due = |job: &Job| job.due <= now && (takes_new || job.stamp.is_some());
+        let due = self.again.iter().find(|(_, job)| is_due(job)).map(|(number, _)| *number);
+        if let Some(job) = due.and_then(|number| self.again.remove(&number)) {
+            return Some(self.numbered(job));
+        }
+        if let Some((stamp, body)) = self.numbering.as_mut().and_then(Numbering::fill) {
+            debug!(sequence = stamp.sequence, "many batches were refused: an empty one keeps the window moving");
+            return Some(self.queue.filler(stamp, body));
+        }
+        if !takes_new {
+            return None;
+        }
+        let job = self.queue.take(now)?;
+        Some(self.numbered(job))
+    }
+
+    /// Whether a batch without a sequence may go out.
+    fn takes_new(&self) -> bool {
+        self.numbering.as_ref().is_none_or(Numbering::has_room)
+    }
+
+    fn numbered(&mut self, mut job: Job) -> Job {
+        job.stamp = job.stamp.or_else(|| self.numbering.as_mut().map(Numbering::number));
+        job
     }
 
     fn frame(&self, job: &Job) -> VecDeque<Bytes> {
         let head = ProduceHead {
-            producer_id: self.identity.map_or(0, |identity| identity.id),
-            producer_epoch: self.identity.map_or(0, |identity| identity.epoch),
-            sequence: if self.identity.is_some() { job.number } else { 0 },
+            producer_id: job.stamp.map_or(0, |stamp| stamp.id),
+            producer_epoch: job.stamp.map_or(0, |stamp| stamp.epoch),
+            sequence: job.stamp.map_or(0, |stamp| stamp.sequence),
             conditions: job.conditions.clone(),
         };
         if job.sent {
@@ -169,7 +207,10 @@ impl Driver {
             return wake.min(*until);
         }
         if stream.writing.is_empty() {
-            wake = self.again.values().map(|job| job.due).chain(self.queue.due()).fold(wake, Instant::min);
+            let takes_new = self.takes_new();
+            let again = self.again.values().filter(|job| takes_new || job.stamp.is_some()).map(|job| job.due);
+            let new = self.queue.due().filter(|_| takes_new);
+            wake = again.chain(new).fold(wake, Instant::min);
         }
         wake
     }
@@ -181,7 +222,7 @@ impl Driver {
             return Some(error);
         }
         let late = self.sent.iter().find(|job| job.deadline <= now)?;
-        debug!(sequence = late.number, "no answer in time, the stream is given up");
+        debug!(batch = late.number, "no answer in time, the stream is given up");
         Some(Error::Timeout { what: "a batch", after: now.duration_since(late.due) })
     }
 
@@ -201,7 +242,7 @@ impl Driver {
                     && let Some(job) = self.sent.pop_front()
                 {
                     // The stream ends with the batch that broke it; those behind it are tried on another.
-                    self.queue.answer(job, Err(error.clone()));
+                    self.answer(job, Err(error.clone()));
                 }
                 Err(error)
             }
@@ -213,23 +254,42 @@ impl Driver {
     fn take_ack(&mut self, mut job: Job, mut ack: ProduceAck) -> Result<(), Error> {
         let Some(failure) = ack.failure.take() else {
             let answer = BatchAck::read(ack, job.records);
-            self.queue.answer(job, answer.map(Arc::new));
+            if let Some((numbering, stamp)) = self.numbering.as_mut().zip(job.stamp) {
+                numbering.store(stamp);
+            }
+            self.answer(job, answer.map(Arc::new));
             return Ok(());
         };
         let failure = Failure { rejected: rejected(ack.runs), ..Failure::from(failure) };
         let wait = self.connection.options().backoff.wait(job.attempt);
         let due = Instant::now() + failure.retry_after.unwrap_or_default().max(wait);
         if failure.is_retriable() && due < job.deadline {
-            debug!(sequence = job.number, %failure, "batch is sent again later");
+            debug!(batch = job.number, %failure, "batch is sent again later");
             job.attempt = job.attempt.saturating_add(1);
             job.due = due;
             job.sent = true;
             self.again.insert(job.number, job);
             return Ok(());
         }
+        // A first try is certainly not stored, so it may go out again as somebody else's.
+        if failure.code == Some(Code::SequenceGap)
+            && !job.sent
+            && let Some((numbering, stamp)) = self.numbering.as_mut().zip(job.stamp)
+            && numbering.forget(stamp)
+        {
+            debug!(batch = job.number, "the broker has forgotten this producer, it goes on under another id");
+            job.stamp = None;
+            job.due = Instant::now();
+            if job.number == FILLER {
+                numbering.filled();
+            } else {
+                self.again.insert(job.number, job);
+            }
+            return Ok(());
+        }
         let fenced = failure.code == Some(Code::ProducerFenced);
         let error = Error::Broker(Box::new(failure));
-        self.queue.answer(job, Err(error.clone()));
+        self.answer(job, Err(error.clone()));
         if fenced {
             // Another instance has taken over: whatever is left must not be tried again.
             self.fail_all(&error);
@@ -245,10 +305,10 @@ impl Driver {
         for mut job in std::mem::take(&mut self.sent) {
             job.sent = true;
             job.due = now;
-            if self.identity.is_some() {
+            if self.numbering.is_some() {
                 self.again.insert(job.number, job);
             } else {
-                self.queue.answer(job, Err(Error::Unanswered { cause: Box::new(error.clone()) }));
+                self.answer(job, Err(Error::Unanswered { cause: Box::new(error.clone()) }));
             }
         }
         self.give_up(&error, |job| job.deadline <= now);
@@ -271,19 +331,30 @@ impl Driver {
         while let Some(job) = self.queue.take(now) {
             self.again.insert(job.number, job);
         }
-        for (_, job) in self.again.extract_if(.., |_, job| wanted(job)) {
+        let given_up: Vec<Job> = self.again.extract_if(.., |_, job| wanted(job)).map(|(_, job)| job).collect();
+        for job in given_up {
             let error = match job.sent {
                 true => Error::Unanswered { cause: Box::new(cause.clone()) },
                 false => cause.clone(),
             };
-            self.queue.answer(job, Err(error));
+            self.answer(job, Err(error));
         }
+    }
+
+    /// The last word on a batch.
+    fn answer(&mut self, job: Job, answer: Result<Arc<BatchAck>, Error>) {
+        if job.number == FILLER
+            && let Some(numbering) = &mut self.numbering
+        {
+            numbering.filled();
+        }
+        self.queue.answer(job, answer);
     }
 
     fn fail_all(&mut self, fault: &Error) {
         self.queue.fail(fault);
         for job in std::mem::take(&mut self.sent).into_iter().chain(std::mem::take(&mut self.again).into_values()) {
-            self.queue.answer(job, Err(fault.clone()));
+            self.answer(job, Err(fault.clone()));
         }
     }
 }

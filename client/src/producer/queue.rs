@@ -13,6 +13,7 @@ use tidegate_protocol::{
     batch::{BatchBody, BatchBuilder, BodyError},
     limits::Limits,
     record::Record,
+    stored::ProducerStamp,
     wire::Condition,
 };
 use tokio::{
@@ -28,14 +29,18 @@ pub(super) type Answer = Option<Result<Arc<BatchAck>, Error>>;
 
 /// No batch is closed that lies further than this ahead of the oldest without an answer: the broker knows 1024 sequences.
 const SEQUENCE_SPAN_MAX: u64 = 1_000;
+/// The number of a filler, of which there is one at a time: batches never come so far.
+pub(super) const FILLER: u64 = u64::MAX;
 /// Bound on `in_flight_max`, well inside what the broker remembers.
 const IN_FLIGHT_MAX: usize = 512;
 
 /// A closed batch on its way.
 #[derive(Debug)]
 pub(super) struct Job {
-    /// Its sequence too.
+    /// Its place among the batches of this producer.
     pub(super) number: u64,
+    /// Given when it goes out for the first time.
+    pub(super) stamp: Option<ProducerStamp>,
     pub(super) body: Bytes,
     pub(super) records: u32,
     pub(super) conditions: Vec<Condition>,
@@ -99,7 +104,7 @@ struct Open {
 }
 
 impl Queue {
-    pub(super) fn new(config: &ProducerConfig, limits: Limits, first: u64) -> Self {
+    pub(super) fn new(config: &ProducerConfig, limits: Limits) -> Self {
         let gather = Limits {
             batch_bytes_max: config.batch_bytes_max.min(limits.batch_bytes_max),
             batch_records_max: config.batch_records_max.clamp(1, limits.batch_records_max.max(1)),
@@ -110,7 +115,7 @@ impl Queue {
             open: None,
             ready: VecDeque::new(),
             unanswered: BTreeMap::new(),
-            next_number: first,
+            next_number: 0,
             closed: false,
             abandoned: false,
             fault: None,
@@ -264,6 +269,11 @@ impl Queue {
         state.abandoned || (state.closed && state.open.is_none() && state.unanswered.is_empty())
     }
 
+    /// A batch that nobody waits for.
+    pub(super) fn filler(&self, stamp: ProducerStamp, body: Bytes) -> Job {
+        Job { stamp: Some(stamp), ..self.job(FILLER, body, 0, Vec::new(), watch::Sender::new(None)) }
+    }
+
     /// Gives a batch its answer.
     pub(super) fn answer(&self, job: Job, answer: Result<Arc<BatchAck>, Error>) {
         self.lock().unanswered.remove(&job.number);
@@ -319,13 +329,24 @@ impl Queue {
         conditions: Vec<Condition>,
         done: watch::Sender<Answer>,
     ) {
-        let now = Instant::now();
         let number = state.next_number;
         state.next_number += 1;
         state.unanswered.insert(number, done.subscribe());
+        state.ready.push_back(self.job(number, body, records, conditions, done));
+    }
+
+    fn job(
+        &self,
+        number: u64,
+        body: Bytes,
+        records: u32,
+        conditions: Vec<Condition>,
+        done: watch::Sender<Answer>,
+    ) -> Job {
+        let now = Instant::now();
+        let (stamp, attempt, sent) = Default::default();
         let deadline = now + self.retry_for;
-        let job = Job { number, body, records, conditions, attempt: 0, deadline, due: now, sent: false, done };
-        state.ready.push_back(job);
+        Job { number, stamp, body, records, conditions, attempt, deadline, due: now, sent, done }
     }
 
     fn check_batch(&self, body: &BatchBody, conditions: &[Condition]) -> Result<(), Error> {

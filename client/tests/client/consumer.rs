@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tidegate_client::{Code, Connection, Consumer, ConsumerOptions, Error, Event, Start, headers};
-use tidegate_protocol::wire::{self, Failure, ServerBody, WireError};
+use tidegate_protocol::wire::{self, Failure, FetchProgress, Gap, ServerBody, WireError};
 
 use crate::support::{Broker, Step, batch, cursor, encode, progress};
 
@@ -64,6 +64,30 @@ async fn progress_is_seen_without_a_record() {
     assert_eq!((consumer.cursor(), consumer.at_end()), (Some(&*cursor(5)), true));
     let waiting = tokio::time::timeout(Duration::from_millis(50), consumer.next()).await;
     assert!(waiting.is_err(), "a follower waits");
+}
+
+#[tokio::test]
+async fn a_gap_is_told_and_is_not_the_end_of_a_read() {
+    let gaps = |next_lsn| {
+        let gaps = vec![Gap { topic: "a/b".to_owned(), low_offset: 4 }];
+        Step::Bytes(encode(ServerBody::FetchProgress(FetchProgress { cursor: cursor(next_lsn), at_end: false, gaps })))
+    };
+    let rest = || vec![gaps(1), Step::Bytes(batch(4, &[b"4"])), progress(5, true)];
+    let script = vec![vec![gaps(0)], rest(), rest()];
+    let options = ConsumerOptions::new("a/b").start(Start::Ago(Duration::from_secs(7_200)));
+    let (broker, connection, mut consumer) = reading(script, options).await;
+    let told = consumer.next_event().await.unwrap();
+    assert!(matches!(told, Some(Event::Gaps(gaps)) if gaps[0].topic == "a/b" && gaps[0].low_offset == 4));
+    assert_eq!(offsets(&mut consumer).await.unwrap(), [4], "behind a stream that was cut after it");
+    let starts: Vec<_> = broker.with(|state| state.opened.iter().map(|open| open.start.clone().unwrap()).collect());
+    assert_eq!(starts, [wire::Start::Ago(7_200_000), wire::Start::Cursor(cursor(0))]);
+    let since = ConsumerOptions::new("a/b").start(Start::Since(-1));
+    assert_eq!(
+        offsets(&mut connection.consumer(since).unwrap()).await.unwrap(),
+        [4],
+        "stepped over by who does not ask"
+    );
+    assert_eq!(broker.with(|state| state.opened[2].start.clone()), Some(wire::Start::Since(-1)));
 }
 
 #[tokio::test]

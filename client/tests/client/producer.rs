@@ -158,6 +158,87 @@ async fn a_final_refusal_is_told_and_the_next_batches_go_on() {
     assert_eq!(broker.with(|state| state.seen.clone()), [0, 1, 2], "the refused sequence is used up");
 }
 
+/// Sends single records until so many have their answer, which must be a refusal of the broker's chain.
+async fn refused(producer: &tidegate_client::Producer, count: usize) {
+    let mut deliveries = Vec::new();
+    for at in 0..count {
+        deliveries.push(producer.send("a", record(at.to_string())).await.unwrap());
+    }
+    for delivery in deliveries {
+        assert_eq!(delivery.await.unwrap_err().code(), Some(Code::PluginFault));
+    }
+}
+
+#[tokio::test]
+async fn however_many_batches_in_a_row_are_refused_the_next_is_taken() {
+    for in_flight_max in [1, 512] {
+        let broker = Broker::start();
+        broker.with(|state| state.refuse_records = true);
+        let connection = Connection::connect(broker.options()).await.unwrap();
+        let producer = connection.producer(ProducerConfig { in_flight_max, ..single() }).await.unwrap();
+        refused(&producer, 3_000).await;
+        let identity = producer.identity().unwrap();
+        broker.with(|state| {
+            state.refuse_records = false;
+            assert!(state.log.is_empty());
+            let fillers =
+                state.stored.keys().filter(|stamp| (stamp.0, stamp.1) == (identity.id, identity.epoch)).count();
+            assert!((3..=12).contains(&fillers), "{fillers}: one per some hundred refused batches");
+        });
+        producer.send("a", record("taken")).await.unwrap().await.unwrap();
+        assert_eq!(broker.with(|state| state.log.clone()), [b"taken"]);
+        producer.close().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_filler_whose_answer_is_lost_goes_again_under_its_sequence() {
+    let broker = Broker::start();
+    broker.with(|state| {
+        state.refuse_records = true;
+        // The first filler comes behind 256 refused batches.
+        state.cut_at = vec![256];
+    });
+    let connection = Connection::connect(broker.options()).await.unwrap();
+    let producer = connection.producer(ProducerConfig { in_flight_max: 1, ..single() }).await.unwrap();
+    refused(&producer, 1_500).await;
+    broker.with(|state| {
+        assert!(state.cut_at.is_empty(), "the filler came");
+        assert_eq!(state.seen.iter().filter(|sequence| **sequence == 256).count(), 2);
+        state.refuse_records = false;
+    });
+    producer.send("a", record("taken")).await.unwrap().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_producer_that_the_broker_has_forgotten_goes_on_under_another_id() {
+    let broker = Broker::start();
+    let connection = Connection::connect(broker.options()).await.unwrap();
+    let producer = connection.producer(single()).await.unwrap();
+    for at in 0..1_100 {
+        producer.send("a", record(at.to_string())).await.unwrap().await.unwrap();
+    }
+    broker.with(|state| state.stored.clear());
+    let mut deliveries = Vec::new();
+    for at in 1_100..1_200 {
+        deliveries.push(producer.send("a", record(at.to_string())).await.unwrap());
+    }
+    for delivery in deliveries {
+        delivery.await.unwrap();
+    }
+    let log = broker.with(|state| state.log.clone());
+    assert_eq!(log, (0..1_200).map(|at: u32| at.to_string().into_bytes()).collect::<Vec<_>>(), "each once, in order");
+    assert_eq!(connection.stats().disconnects, 0);
+
+    // An id that was given to us is somebody's way to tell instances apart: it is not changed behind their back.
+    let identity = tidegate_client::ProducerIdentity { id: 99, epoch: 3, next_sequence: 5_000 };
+    let given = connection.producer(ProducerConfig { identity: Some(identity), ..single() }).await.unwrap();
+    for at in 0..600 {
+        let error = given.send("a", record(at.to_string())).await.unwrap().await.unwrap_err();
+        assert_eq!(error.code(), Some(Code::SequenceGap));
+    }
+}
+
 #[tokio::test]
 async fn a_fenced_producer_ends_and_says_so() {
     let broker = Broker::start();

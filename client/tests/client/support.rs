@@ -43,6 +43,8 @@ pub(crate) struct State {
     pub(crate) seen: Vec<u64>,
     /// How to answer a sequence instead of storing it, once each.
     pub(crate) refusals: HashMap<u64, VecDeque<wire::Failure>>,
+    /// No batch with records is taken while set.
+    pub(crate) refuse_records: bool,
     /// Sequences after whose storing the connection is cut before the answer.
     pub(crate) cut_at: Vec<u64>,
     /// No produced batch is answered while set.
@@ -292,6 +294,16 @@ impl State {
             return (ProduceAck { failure: Some(failure), ..ProduceAck::default() }, false);
         }
         let stamp = (head.producer_id, head.producer_epoch, head.sequence);
+        let producer = (head.producer_id, head.producer_epoch, 0)..=(head.producer_id, head.producer_epoch, u64::MAX);
+        let next = self.stored.range(producer).next_back().map_or(0, |(last, _)| last.2 + 1);
+        if head.producer_id != 0 && head.sequence > next + 1_024 {
+            let failure = wire::Failure::new(Code::SequenceGap, format!("sequence {next} is expected"));
+            return (ProduceAck { failure: Some(failure), ..ProduceAck::default() }, false);
+        }
+        if self.refuse_records && !body.is_empty() {
+            let failure = wire::Failure::new(Code::PluginFault, "trap").by_plugin("schema");
+            return (ProduceAck { failure: Some(failure), ..ProduceAck::default() }, false);
+        }
         if let Some(ack) = self.stored.get(&stamp).filter(|_| head.producer_id != 0) {
             return (ProduceAck { duplicate: true, ..ack.clone() }, false);
         }
@@ -341,7 +353,7 @@ pub(crate) fn cursor(next_lsn: u64) -> String {
 }
 
 pub(crate) fn progress(next_lsn: u64, at_end: bool) -> Step {
-    Step::Bytes(encode(ServerBody::FetchProgress(FetchProgress { cursor: cursor(next_lsn), at_end })))
+    Step::Bytes(encode(ServerBody::FetchProgress(FetchProgress { cursor: cursor(next_lsn), at_end, gaps: Vec::new() })))
 }
 
 /// A batch frame with a record per value, at LSNs and offsets from `first` on.

@@ -76,6 +76,11 @@ impl FrameHead {
         self.header.first_lsn.saturating_add(u64::from(self.records.max(1)))
     }
 
+    /// Bytes of the body.
+    pub fn body_bytes(&self) -> usize {
+        self.body_bytes
+    }
+
     /// Bytes of the whole frame.
     pub fn frame_bytes(&self) -> usize {
         self.header_bytes() + self.body_bytes
@@ -91,6 +96,17 @@ impl FrameHead {
             let offset = stamp.base_offset;
             stamp.base_offset = offset.wrapping_add(1);
             Some((stamp.id, offset))
+        })
+    }
+
+    /// Names of the topics of `header.topics`, as the body has them; fewer where one is none.
+    pub fn topic_names(&self) -> impl Iterator<Item = &str> + '_ {
+        let mut rest = self.bytes.get(self.header_bytes() + BODY_HEADER_BYTES..).unwrap_or_default();
+        (0..self.header.topics.len()).map_while(move |_| {
+            let (length, behind) = rest.split_first_chunk::<2>()?;
+            let (name, behind) = behind.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;
+            rest = behind;
+            std::str::from_utf8(name).ok()
         })
     }
 

@@ -28,6 +28,9 @@ pub struct TopicInfo {
     /// Unix milliseconds of its creation.
     #[prost(int64, tag = "4")]
     pub created_ms: i64,
+    /// The first offset kept: records before it are gone.
+    #[prost(uint64, tag = "5")]
+    pub low_offset: u64,
 }
 
 /// Answer to `TopicList`, by name.
@@ -47,6 +50,28 @@ pub struct TopicCreate {
     /// Its name.
     #[prost(string, tag = "1")]
     pub name: String,
+}
+
+/// Removes the oldest records of a topic. Admin.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct TopicTruncate {
+    /// The topic.
+    #[prost(string, tag = "1")]
+    pub topic: String,
+    /// Records before this offset are gone; at most the topic's next offset.
+    #[prost(uint64, tag = "2")]
+    pub before: u64,
+}
+
+/// Answer to `TopicTruncate`: durable, and no reader gets them any more.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct TopicTruncated {
+    /// The topic as it is now.
+    #[prost(message, optional, tag = "1")]
+    pub topic: Option<TopicInfo>,
+    /// The first offset kept before; equal to the one now if nothing was there to remove.
+    #[prost(uint64, tag = "2")]
+    pub low_offset_before: u64,
 }
 
 /// Asks for keys of a topic, by prefix.
@@ -293,4 +318,7 @@ pub struct Chain {
     /// Plugins a record must have passed to end here.
     #[prost(string, repeated, tag = "4")]
     pub required: Vec<String>,
+    /// What is kept of the topic: `7d, 10 GiB`; empty = everything.
+    #[prost(string, tag = "5")]
+    pub retention: String,
 }

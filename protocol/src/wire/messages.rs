@@ -2,9 +2,12 @@
 
 use prost::Message;
 
-use super::admin::{
-    Activated, Chain, ChainExplain, KeyList, Keys, PluginList, PluginRollback, PluginSwap, Plugins, Reload,
-    TopicCreate, TopicInfo, TopicList, Topics,
+use super::{
+    admin::{
+        Activated, Chain, ChainExplain, KeyList, Keys, PluginList, PluginRollback, PluginSwap, Plugins, Reload,
+        TopicCreate, TopicInfo, TopicList, TopicTruncate, TopicTruncated, Topics,
+    },
+    backup::{BackupBegin, BackupCut},
 };
 
 /// First message of a connection.
@@ -106,7 +109,7 @@ pub struct ConflictDetail {
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct ClientMessage {
     /// Which.
-    #[prost(oneof = "ClientBody", tags = "1, 2, 3, 10, 11, 12, 20, 21, 22, 23, 24, 25")]
+    #[prost(oneof = "ClientBody", tags = "1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23, 24, 25, 30")]
     pub body: Option<ClientBody>,
 }
 
@@ -131,6 +134,9 @@ pub enum ClientBody {
     /// Keys of a topic.
     #[prost(message, tag = "12")]
     KeyList(KeyList),
+    /// Removes the oldest records of a topic.
+    #[prost(message, tag = "13")]
+    TopicTruncate(TopicTruncate),
     /// Plugins of the tenant.
     #[prost(message, tag = "20")]
     PluginList(PluginList),
@@ -149,6 +155,9 @@ pub enum ClientBody {
     /// Asks for an unused producer id.
     #[prost(message, tag = "25")]
     ProducerId(ProducerId),
+    /// Asks for a cut of the log, kept as long as the stream stands.
+    #[prost(message, tag = "30")]
+    BackupBegin(BackupBegin),
 }
 
 /// Opens a produce stream.
@@ -262,7 +271,7 @@ pub struct OpenFetch {
     #[prost(string, tag = "1")]
     pub pattern: String,
     /// Where to start.
-    #[prost(oneof = "Start", tags = "2, 3, 4, 5, 12")]
+    #[prost(oneof = "Start", tags = "2, 3, 4, 5, 12, 13, 14")]
     pub start: Option<Start>,
     /// Go on with new records for ever.
     #[prost(bool, tag = "6")]
@@ -302,6 +311,12 @@ pub enum Start {
     /// From the last record of `key` on, which must be given.
     #[prost(bool, tag = "12")]
     KeyHead(bool),
+    /// From the first record that the broker took at this time or later: Unix milliseconds.
+    #[prost(int64, tag = "13")]
+    Since(i64),
+    /// The same, so many milliseconds before the broker's time now.
+    #[prost(uint64, tag = "14")]
+    Ago(u64),
 }
 
 /// Head of a batch on its way out: the records of one stored frame that match and passed the chain.
@@ -333,13 +348,27 @@ pub struct FetchProgress {
     /// The scan reached the durable end.
     #[prost(bool, tag = "2")]
     pub at_end: bool,
+    /// Topics of which records that the reader had not seen are gone: it goes on behind them.
+    #[prost(message, repeated, tag = "3")]
+    pub gaps: Vec<Gap>,
+}
+
+/// Records of a topic that a reader missed: retention or truncation took them.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Gap {
+    /// The topic.
+    #[prost(string, tag = "1")]
+    pub topic: String,
+    /// Those before this offset are gone.
+    #[prost(uint64, tag = "2")]
+    pub low_offset: u64,
 }
 
 /// One message from the broker.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct ServerMessage {
     /// Which.
-    #[prost(oneof = "ServerBody", tags = "1, 2, 3, 4, 10, 11, 12, 20, 21, 22, 25")]
+    #[prost(oneof = "ServerBody", tags = "1, 2, 3, 4, 10, 11, 12, 13, 20, 21, 22, 25, 30")]
     pub body: Option<ServerBody>,
 }
 
@@ -367,6 +396,9 @@ pub enum ServerBody {
     /// Answer to `KeyList`.
     #[prost(message, tag = "12")]
     Keys(Keys),
+    /// Answer to `TopicTruncate`.
+    #[prost(message, tag = "13")]
+    TopicTruncated(TopicTruncated),
     /// Answer to `PluginList`.
     #[prost(message, tag = "20")]
     Plugins(Plugins),
@@ -379,6 +411,9 @@ pub enum ServerBody {
     /// Answer to `ProducerId`.
     #[prost(message, tag = "25")]
     ProducerId(ProducerIdGiven),
+    /// Answer to `BackupBegin`.
+    #[prost(message, tag = "30")]
+    BackupCut(BackupCut),
 }
 
 /// Asks for a producer id.

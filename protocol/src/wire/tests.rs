@@ -74,6 +74,19 @@ fn messages_of_the_client_have_their_golden_bytes() {
         ..OpenFetch::default()
     };
     control(&hex!("wire_open_fetch_key"), &ClientMessage::from(ClientBody::OpenFetch(key)));
+    control(&hex!("wire_backup_begin"), &ClientMessage::from(ClientBody::BackupBegin(BackupBegin {})));
+    let since = OpenFetch {
+        pattern: "orders/*".to_owned(),
+        start: Some(Start::Since(1_700_000_000_123)),
+        follow: true,
+        ..OpenFetch::default()
+    };
+    control(&hex!("wire_open_fetch_since"), &ClientMessage::from(ClientBody::OpenFetch(since)));
+    let start = Some(Start::Ago(7_200_000));
+    let ago = OpenFetch { pattern: "orders/eu".to_owned(), start, ..OpenFetch::default() };
+    control(&hex!("wire_open_fetch_ago"), &ClientMessage::from(ClientBody::OpenFetch(ago)));
+    let truncate = TopicTruncate { topic: "orders/eu".to_owned(), before: 902 };
+    control(&hex!("wire_topic_truncate"), &ClientMessage::from(ClientBody::TopicTruncate(truncate)));
     let (topic, prefix, after) = ("orders/eu".to_owned(), b"47".to_vec(), Some(b"4711".to_vec()));
     let list = KeyList { topic, prefix, after, keys_max: 100 };
     control(&hex!("wire_key_list"), &ClientMessage::from(ClientBody::KeyList(list)));
@@ -119,9 +132,19 @@ fn messages_of_the_broker_have_their_golden_bytes() {
     failure.conflict =
         Some(ConflictDetail { topic: "a/b".to_owned(), key: b"k1".to_vec(), version: 5, last_offset: Some(0) });
     control(&hex!("wire_failure"), &ServerMessage::from(ServerBody::Failure(failure)));
-    let progress = FetchProgress { cursor: CURSOR.to_owned(), at_end: true };
+    let progress = FetchProgress { cursor: CURSOR.to_owned(), at_end: true, gaps: Vec::new() };
+    let gaps = vec![Gap { topic: "orders/eu".to_owned(), low_offset: 902 }];
+    let gaps = FetchProgress { cursor: CURSOR.to_owned(), at_end: false, gaps };
+    control(&hex!("wire_fetch_gaps"), &ServerMessage::from(ServerBody::FetchProgress(gaps)));
+    let (name, created_ms) = ("orders/eu".to_owned(), 1_700_000_000_123);
+    let topic = Some(TopicInfo { name, id: 16, next_offset: 1_000, created_ms, low_offset: 902 });
+    let truncated = TopicTruncated { topic, low_offset_before: 700 };
+    control(&hex!("wire_topic_truncated"), &ServerMessage::from(ServerBody::TopicTruncated(truncated)));
     let keys = Keys { keys: vec![KeyInfo { key: b"4712".to_vec(), version: 3, last_offset: 400 }], truncated: true };
     control(&hex!("wire_keys"), &ServerMessage::from(ServerBody::Keys(keys)));
+    let file = BackupFile { name: "0000000000000003.wal".to_owned(), generation: 0x2_dead_beef, first_lsn: 900 };
+    let cut = BackupCut { shard: 0, next_lsn: 1_004, manifest_number: 7, manifest: b"{}".to_vec(), wal: vec![file] };
+    control(&hex!("wire_backup_cut"), &ServerMessage::from(ServerBody::BackupCut(cut)));
     control(&hex!("wire_fetch_progress"), &ServerMessage::from(ServerBody::FetchProgress(progress)));
     let head = FetchHead {
         offsets: vec![10, 0, 11, 12],

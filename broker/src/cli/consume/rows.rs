@@ -61,6 +61,29 @@ struct Object<'a> {
     cursor: Option<&'a str>,
 }
 
+/// Records that were not read yet are gone: `{"gap": {"topic", "low_offset"}}`.
+#[derive(Debug)]
+pub(super) struct Gone<'a> {
+    /// Of this topic.
+    pub(super) topic: &'a str,
+    /// All before this offset.
+    pub(super) low_offset: u64,
+}
+
+impl Display for Gone<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { topic, low_offset } = self;
+        write!(f, "{topic}: records before offset {low_offset} are gone (retention or truncation); going on there")
+    }
+}
+
+impl Serialize for Gone<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let gap = serde_json::json!({ "gap": { "topic": self.topic, "low_offset": self.low_offset } });
+        gap.serialize(serializer)
+    }
+}
+
 /// Headers keep their order, and names may repeat: a list, not a map.
 #[derive(Debug, Serialize)]
 struct Header<'a> {
@@ -119,6 +142,13 @@ mod tests {
         let keyed = RecordView { key: Some(b"4711"), value: Some(b"{\"a\":1}"), ..EMPTY };
         assert_eq!(read(keyed).to_string(), "orders/eu@7 4711 {\"a\":1}");
         assert_eq!(read(EMPTY).to_string(), "orders/eu@7 - (tombstone)");
+    }
+
+    #[test]
+    fn a_gap_has_an_object_of_its_own() {
+        let gone = Gone { topic: "orders/eu", low_offset: 7 };
+        assert_eq!(serde_json::to_string(&gone).unwrap(), r#"{"gap":{"low_offset":7,"topic":"orders/eu"}}"#);
+        assert!(gone.to_string().starts_with("orders/eu: records before offset 7 are gone"));
     }
 
     #[test]

@@ -222,6 +222,8 @@ pub(super) struct Effective {
     generation: u64,
     rejection: String,
     required: Vec<String>,
+    /// `None`: everything is kept.
+    retention: Option<String>,
     positions: Vec<Position>,
 }
 
@@ -246,6 +248,7 @@ impl Effective {
             generation: chain.generation,
             rejection: chain.rejection,
             required: chain.required,
+            retention: Some(chain.retention).filter(|text| !text.is_empty()),
             positions: chain.positions.into_iter().map(Position::new).collect(),
         }
     }
@@ -272,6 +275,9 @@ impl Display for Effective {
         write!(f, "{} · generation {} · rejection {}", self.topic, self.generation, self.rejection)?;
         if !self.required.is_empty() {
             write!(f, " · must have passed {}", self.required.join(", "))?;
+        }
+        if let Some(retention) = &self.retention {
+            write!(f, " · keeps {retention}")?;
         }
         if self.positions.is_empty() {
             f.write_str("\n  no plugin stands on its way")?;
@@ -361,5 +367,7 @@ mod tests {
         let text = Effective::new("a/b", Chain { generation: 2, rejection: "per-record".into(), ..Default::default() })
             .to_string();
         assert_eq!(text, "a/b · generation 2 · rejection per-record\n  no plugin stands on its way");
+        let keeps = Chain { retention: "7d, 10 GiB".into(), ..Default::default() };
+        assert!(Effective::new("a/b", keeps).to_string().contains(" · keeps 7d, 10 GiB\n"));
     }
 }

@@ -1,5 +1,7 @@
 //! One `[[chain]]`.
 
+use std::time::Duration;
+
 use tidegate_protocol::topic::TopicPattern;
 
 use super::{TENANT_DEFAULT, name_holds};
@@ -7,14 +9,19 @@ use crate::{
     config::{
         ConfigError,
         document::{Item, Section},
+        units,
     },
-    hooks::spec::{ChainEntry, Rejection, Use},
+    hooks::spec::{ChainEntry, Rejection, Retention, Use},
 };
 
 /// Patterns of one entry.
 const PATTERNS_MAX: usize = 256;
 /// Positions of one list.
 const POSITIONS_MAX: usize = 64;
+
+/// The least age and size that are kept: a slip of the unit must not empty a topic.
+const AGE_MIN: Duration = Duration::from_secs(1);
+const SIZE_MIN: u64 = 64 << 10;
 
 /// Reads an entry and gives its tenant.
 pub(super) fn read(
@@ -23,7 +30,7 @@ pub(super) fn read(
     warnings: &mut Vec<String>,
 ) -> Result<(String, ChainEntry), ConfigError> {
     section.only(
-        &["tenant", "topics", "except", "produce", "fetch", "rejection", "enforced"],
+        &["tenant", "topics", "except", "produce", "fetch", "rejection", "enforced", "retention"],
         &["encrypted", "compact", "apply", "key-token", "key_token"],
     )?;
     let tenant = match section.string("tenant")? {
@@ -46,8 +53,10 @@ pub(super) fn read(
     let except = patterns(section, "except")?;
     let produce = uses(section, "produce", plugins)?;
     let fetch = uses(section, "fetch", plugins)?;
-    if produce.is_empty() && fetch.is_empty() {
-        let reason = "this chain entry runs nothing: give it a \"produce\" or \"fetch\" list".to_owned();
+    let retention = section.section("retention")?.map(|section| retention(&section)).transpose()?;
+    if produce.is_empty() && fetch.is_empty() && retention.is_none() {
+        let reason =
+            "this chain entry says nothing: give it a \"produce\" or \"fetch\" list, or \"retention\"".to_owned();
         return Err(section.source().error(section.span(), section.key("produce"), reason));
     }
     let enforced = section.flag("enforced")?.unwrap_or_default();
@@ -59,8 +68,60 @@ pub(super) fn read(
     let place = section.place();
     warn_dead(&place, &topics, &except, warnings);
     let text = |patterns: Vec<TopicPattern>| patterns.iter().map(|pattern| pattern.as_str().to_owned()).collect();
-    let entry = ChainEntry { topics: text(topics), except: text(except), produce, fetch, rejection, enforced, place };
+    let (topics, except) = (text(topics), text(except));
+    let entry = ChainEntry { topics, except, produce, fetch, rejection, enforced, retention, place };
     Ok((tenant, entry))
+}
+
+/// `{ age = "7d", size = "10GiB" }`.
+fn retention(section: &Section<'_>) -> Result<Retention, ConfigError> {
+    section.only(&["age", "size"], &[])?;
+    let told = |key: &str| section.string(key);
+    let age = match told("age")? {
+        None => None,
+        Some((text, item)) => match units::duration(text) {
+            Ok(age) if age >= AGE_MIN => Some(age),
+            Ok(_) => {
+                return Err(section.error("age", item, format!("an age of {text} is under the least, {AGE_MIN:?}")));
+            }
+            Err(reason) => return Err(section.error("age", item, reason)),
+        },
+    };
+    let bytes = match told("size")? {
+        None => None,
+        Some((text, item)) => match units::bytes(text) {
+            Ok(bytes) if bytes >= SIZE_MIN => Some(bytes),
+            Ok(_) => {
+                let reason = format!("a size of {text} is under the least, {} KiB", SIZE_MIN >> 10);
+                return Err(section.error("size", item, reason));
+            }
+            Err(reason) => return Err(section.error("size", item, reason)),
+        },
+    };
+    if age.is_none() && bytes.is_none() {
+        let reason = "\"retention\" says nothing: give it an \"age\", a \"size\" or both".to_owned();
+        return Err(section.source().error(section.span(), section.key("age"), reason));
+    }
+    Ok(Retention { age, bytes })
+}
+
+/// Says when the retention of an entry never counts, because one before it speaks of the same topics.
+pub(super) fn warn_hidden(chain: &[ChainEntry], warnings: &mut Vec<String>) {
+    let patterns =
+        |texts: &[String]| texts.iter().filter_map(|text| TopicPattern::parse(text).ok()).collect::<Vec<_>>();
+    for (at, entry) in chain.iter().enumerate().filter(|(_, entry)| entry.retention.is_some()) {
+        let mut before = chain[..at].iter().filter(|before| before.retention.is_some() && before.except.is_empty());
+        let topics = patterns(&entry.topics);
+        let hides = |before: &&ChainEntry| {
+            let hiders = patterns(&before.topics);
+            topics.iter().all(|topic| hiders.iter().any(|hider| hider.covers(topic)))
+        };
+        if let Some(hider) = before.find(hides) {
+            let place = &entry.place;
+            warnings
+                .push(format!("{place}: its retention never counts: {} speaks of all its topics before", hider.place));
+        }
+    }
 }
 
 fn rejection(section: &Section<'_>) -> Result<Rejection, ConfigError> {

@@ -89,6 +89,7 @@ fn parse(source: &Source<'_>, root: &Path) -> Result<LoadedConfig, ConfigError> 
         let (tenant, entry) = chain::read(section, &names, &mut warnings)?;
         tenants.entry(tenant).or_default().chain.push(entry);
     }
+    tenants.values().for_each(|tenant| chain::warn_hidden(&tenant.chain, &mut warnings));
     place_plugins(&plugins, &mut tenants, &mut warnings);
     Ok(Desired { tenants, blobs, order: order.into_iter().map(|(name, _)| name).collect(), warnings })
 }

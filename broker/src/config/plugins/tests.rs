@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::hooks::spec::{Policy, Rejection};
+use crate::hooks::spec::{Policy, Rejection, Retention};
 
 /// Reads a text as `plugins.toml` of a folder with one component `a.wasm`.
 fn read_in(root: &Path, text: &str) -> Result<LoadedConfig, ConfigError> {
@@ -193,7 +193,27 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "version = 1\n[[chain]]\ntopics = \"a\"",
-        "plugins.toml:2: this chain entry runs nothing: give it a \"produce\" or \"fetch\" list.",
+        "plugins.toml:2: this chain entry says nothing: give it a \"produce\" or \"fetch\" list, or \"retention\".",
+    ),
+    (
+        "version = 1\n[[chain]]\ntopics = \"a\"\nretention = {}",
+        "plugins.toml:4: \"retention\" says nothing: give it an \"age\", a \"size\" or both.",
+    ),
+    (
+        "version = 1\n[[chain]]\ntopics = \"a\"\nretention = { agee = \"7d\" }",
+        "plugins.toml:4: unknown key \"agee\" in [chain.retention]; did you mean \"age\"?",
+    ),
+    (
+        "version = 1\n[[chain]]\ntopics = \"a\"\nretention = { age = \"7ms\" }",
+        "plugins.toml:4: an age of 7ms is under the least, 1s.",
+    ),
+    (
+        "version = 1\n[[chain]]\ntopics = \"a\"\nretention = { size = \"10\" }",
+        "plugins.toml:4: \"10\" is no size: write a whole number and KiB, MiB or GiB, as in \"32MiB\".",
+    ),
+    (
+        "version = 1\n[[chain]]\ntopics = \"a\"\nretention = { size = \"10KiB\" }",
+        "plugins.toml:4: a size of 10KiB is under the least, 64 KiB.",
     ),
     (
         "version = 1\n[[chain]]\ntopics = \"a\"\nproduce = []",
@@ -266,6 +286,23 @@ fn a_component_that_is_not_there_or_not_the_one_meant() {
     let other = format!("version = 1\n[plugin.a]\nfrom = \"a.wasm\"\ndigest = \"sha256:{}\"", "0".repeat(64));
     let error = read(&other).expect_err("refused").short();
     assert!(error.contains("\"a.wasm\" has digest sha256:") && error.contains("not the one that was meant"), "{error}");
+}
+
+#[test]
+fn retention_is_read_without_a_plugin_and_one_that_never_counts_is_warned_about() {
+    let text = "version = 1\n[[chain]]\ntopics = \"a/>\"\nretention = { age = \"7d\" }\n\
+                [[chain]]\ntopics = [\"a/b\", \"a/c\"]\nretention = { size = \"10GiB\" }\n\
+                [[chain]]\ntopics = [\"a/b\", \"b\"]\nretention = { age = \"1h\", size = \"1MiB\" }";
+    let held = read(text).expect("holds");
+    let warning = "plugins.toml:5: its retention never counts: plugins.toml:2 speaks of all its topics before";
+    assert_eq!(held.warnings, [warning]);
+    let kept: Vec<_> = held.tenants["default"].chain.iter().filter_map(|entry| entry.retention.clone()).collect();
+    let (week, hour) = (Duration::from_secs(7 * 86_400), Duration::from_secs(3_600));
+    let retention = |age, bytes| Retention { age, bytes };
+    assert_eq!(
+        kept,
+        [retention(Some(week), None), retention(None, Some(10 << 30)), retention(Some(hour), Some(1 << 20))]
+    );
 }
 
 #[test]

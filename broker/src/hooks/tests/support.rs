@@ -131,6 +131,7 @@ pub(super) fn entry(topics: &[&str], produce: &[&str]) -> ChainEntry {
         fetch: Vec::new(),
         rejection: Rejection::PerRecord,
         enforced: false,
+        retention: None,
         place: "plugins.toml:9".into(),
     }
 }

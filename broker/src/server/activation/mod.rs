@@ -9,6 +9,7 @@
 mod desired;
 mod error;
 mod record;
+mod retention;
 mod start;
 mod tell;
 mod tenant;
@@ -321,6 +322,7 @@ pub(super) fn topic_info(topic: &crate::shard::Topic) -> TopicInfo {
         id: topic.id,
         next_offset: topic.next_offset,
         created_ms: topic.created_ms,
+        low_offset: topic.low_offset,
     }
 }
 

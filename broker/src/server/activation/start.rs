@@ -10,7 +10,7 @@ use tracing::{error, info, warn};
 use super::{
     Activation, ActivationError, Desired, DesiredError, DesiredSource, Inner, Wanted,
     record::Record,
-    tell_ended,
+    retention, tell_ended,
     tenant::{State, Tenant, Tools},
 };
 use crate::{
@@ -190,6 +190,7 @@ async fn resume(
         let mut tenants = BTreeMap::new();
         for (name, Found { number, generation, record }) in found {
             let plugins = record.spec.plugins.len();
+            tools.shard.set_retention(number, retention::rules(&record.spec));
             let prepared = tools.resume(&name, generation, record)?;
             info!(tenant = %name, generation, plugins, "tenant is up");
             tenants.insert(name.clone(), Arc::new(prepared.into_tenant(name.as_str().into(), number)));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate_protocol::wire::{Chain, ChainPosition, PluginInfo, Plugins};
 
-use super::{Activation, Tenant};
+use super::{Activation, Tenant, retention};
 use crate::hooks::{
     Generation, Hook, Placement, PositionInfo,
     spec::{Budget, PluginSpec, Policy, Rejection, Source},
@@ -69,6 +69,7 @@ impl Activation {
             generation: generation.number(),
             rejection: rejection.to_owned(),
             required: generation.required(topic),
+            retention: retention::told(generation.spec(), topic),
         }
     }
 }

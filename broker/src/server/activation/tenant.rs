@@ -8,6 +8,7 @@ use tracing::{error, info};
 use super::{
     ActivationError,
     record::{Record, same_load},
+    retention,
 };
 use crate::{
     hooks::{Generation, LoadError, Plugin, Runtime, spec::PluginSpec},
@@ -166,6 +167,8 @@ impl Tenant {
             })
             .await?;
         *state = prepared.state;
+        // Before the wait, which may be given up. What these rules remove stands behind their record in the log.
+        shard.set_retention(self.number, retention::rules(&state.record.spec));
         let activated = ticket.durable().await.map_err(ActivationError::NotDurable)?;
         info!(tenant = &*self.name, generation = activated.generation, lsn = activated.lsn, "generation is live");
         Ok(activated)

@@ -5,8 +5,11 @@ use super::*;
 /// Everything a restart must know, in an order that can be compared.
 fn normal(shard: &Shard) -> String {
     let snapshot = shard.core.lock().snapshot();
-    let mut topics: Vec<_> =
-        snapshot.catalog.iter().map(|entry| Entry { durable_offset: None, ..entry.clone() }).collect();
+    let mut topics: Vec<_> = snapshot
+        .catalog
+        .iter()
+        .map(|entry| Entry { durable_offset: None, durable_low: entry.low, ..entry.clone() })
+        .collect();
     topics.sort_unstable_by_key(|entry| entry.id);
     let mut heads: Vec<_> = snapshot
         .heads
@@ -19,7 +22,7 @@ fn normal(shard: &Shard) -> String {
     let mut windows: Vec<_> = snapshot.dedup.iter().map(|(tenant, id, window)| (tenant, id, window.clone())).collect();
     windows.sort_unstable_by_key(|(tenant, id, _)| (*tenant, *id));
     let mut samples: Vec<_> = snapshot.samples.iter().collect();
-    samples.sort_unstable();
+    samples.sort_unstable_by_key(|(topic, sample)| (*topic, sample.offset));
     let mut activations: Vec<_> = snapshot.activations.iter().collect();
     activations.sort_unstable_by_key(|(tenant, _)| **tenant);
     format!(

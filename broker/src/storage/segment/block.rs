@@ -110,6 +110,33 @@ impl Block {
         read_record(&mut Cursor::at(&self.payload, record as usize), key, bases)
     }
 
+    /// Calls `each` with topic number, key, record and its stamp for all records as they lie, every group checked.
+    pub(super) fn walk(
+        &self,
+        bases: &Bases,
+        mut each: impl FnMut(u32, &RecordView<'_>, &Stamp) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let mut cursor = Cursor::new(&self.payload);
+        let mut topic = 0_u32;
+        while !cursor.is_empty() {
+            topic = topic.checked_add(cursor.u32()?).ok_or("topic numbers are over 32 bits")?;
+            let key = match cursor.usize()? {
+                0 => None,
+                bytes => Some(cursor.take(bytes - 1)?),
+            };
+            let (count, bytes) = (cursor.u32()?, cursor.usize()?);
+            let mut group = Cursor::new(cursor.take(bytes)?);
+            for _ in 0..count {
+                let (record, stamp) = read_record(&mut group, key, bases)?;
+                each(topic, &record, &stamp)?;
+            }
+            if !group.is_empty() || count == 0 {
+                return Err("records do not fill their group");
+            }
+        }
+        Ok(())
+    }
+
     fn find_slots(&self) -> Result<Box<[Slot]>, Fault> {
         let narrow = |place: usize| u32::try_from(place).map_err(|_| "a block is over 4 GiB");
         let mut slots = Vec::new();

@@ -17,7 +17,7 @@ use bytes::Buf as _;
 use super::{block::Bases, varint::Fault};
 
 /// Bytes of a footer.
-pub(super) const FOOTER_BYTES: usize = 100;
+pub const FOOTER_BYTES: usize = 100;
 /// Bytes before the first block: magic, version, level, shard.
 pub(super) const HEAD_BYTES: u32 = 8;
 pub(super) const MAGIC: [u8; 4] = *b"TGS1";

@@ -19,14 +19,17 @@
 
 mod block;
 mod cache;
+mod check;
 mod chunk;
 mod directory;
 mod filter;
 mod footer;
 mod heads;
+mod history;
 mod keys;
 mod reader;
 mod scan;
+mod survey;
 #[cfg(test)]
 mod tests;
 mod topics;
@@ -37,9 +40,12 @@ use bytes::Bytes;
 
 pub use self::{
     cache::Cache,
+    check::{Fault as CheckFault, check, check_whole, footer_of},
     directory::KeyHead,
+    footer::FOOTER_BYTES,
     keys::KeyList,
     reader::{Expected, Ranges, Segment},
+    survey::{PART_NAMES, Survey, TopicSurvey},
     writer::build,
 };
 

@@ -267,7 +267,7 @@ impl Drop for Segment {
 }
 
 /// Reads the block index: blocks, then per block: bytes of the chunk · records. Gives the position behind the last block.
-fn decode_blocks(payload: &[u8]) -> Result<(Vec<BlockEntry>, u64), Fault> {
+pub(super) fn decode_blocks(payload: &[u8]) -> Result<(Vec<BlockEntry>, u64), Fault> {
     let mut cursor = Cursor::new(payload);
     let count = cursor.count(2)?;
     let mut blocks = Vec::with_capacity(count);

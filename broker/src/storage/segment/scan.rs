@@ -14,7 +14,7 @@ use crate::storage::{Run, StorageError};
 const STEP_RECORDS: u32 = 4_096;
 
 /// The blocks that one read needs, by number.
-struct Blocks(Vec<Option<Arc<Block>>>);
+pub(super) struct Blocks(Vec<Option<Arc<Block>>>);
 
 impl Segment {
     /// Frames from the one that holds an LSN on that touch a wanted topic (`None`: every frame), up to some bytes, at
@@ -134,7 +134,12 @@ impl Segment {
     }
 
     /// Appends the ranks of a frame's records in batch order.
-    fn ranks_of(&self, head: &FrameHead, permutations: &[u8], ranks: &mut Vec<u32>) -> Result<(), StorageError> {
+    pub(super) fn ranks_of(
+        &self,
+        head: &FrameHead,
+        permutations: &[u8],
+        ranks: &mut Vec<u32>,
+    ) -> Result<(), StorageError> {
         let position = self.footer.parts.start(3);
         let mut last: Option<&Topic> = None;
         for (id, offset) in head.positions() {
@@ -154,7 +159,7 @@ impl Segment {
     }
 
     /// Reads the blocks that hold some ranks.
-    fn gather(&self, ranks: &[u32]) -> Result<Blocks, StorageError> {
+    pub(super) fn gather(&self, ranks: &[u32]) -> Result<Blocks, StorageError> {
         let mut needed = vec![false; self.blocks.len()];
         for &rank in ranks {
             // Without any block there is none to need: `block_at` says so.
@@ -166,7 +171,7 @@ impl Segment {
         Ok(blocks)
     }
 
-    fn block_at<'a>(&self, blocks: &'a Blocks, rank: u32) -> Result<(usize, &'a Block), StorageError> {
+    pub(super) fn block_at<'a>(&self, blocks: &'a Blocks, rank: u32) -> Result<(usize, &'a Block), StorageError> {
         let at = self.block_of(rank);
         match blocks.0.get(at).and_then(Option::as_deref) {
             Some(block) => Ok((at, block)),

@@ -57,6 +57,10 @@ impl SimObjects {
         now(self.store().put(&Path::from(name), bytes.into())).unwrap();
     }
 
+    pub(super) fn take_out(&self, name: &str) {
+        now(self.store().delete(&Path::from(name))).unwrap();
+    }
+
     pub(super) fn power_cut(&self) {
         let removed = std::mem::take(&mut *self.removed.lock().unwrap_or_else(PoisonError::into_inner));
         for (path, bytes) in removed {

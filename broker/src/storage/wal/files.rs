@@ -61,6 +61,29 @@ impl WalFile {
     }
 }
 
+impl WalFile {
+    /// The first LSN whose frame was taken at a time or later. `None`: all frames are older, or there is none. Reads about
+    /// as many frames as their number has bits.
+    pub(crate) fn lsn_at_time(&self, time_ms: i64) -> Result<Option<u64>, StorageError> {
+        let frames = || self.index.read().unwrap_or_else(PoisonError::into_inner);
+        let is_older = |number: usize| -> Result<bool, StorageError> {
+            let run = self.read(frames().lsn_at(number), 1, None)?;
+            Ok(run.frames.first().is_some_and(|frame| frame.header.broker_time_ms < time_ms))
+        };
+        let count = frames().len();
+        // Most files are older or newer as a whole.
+        if count == 0 || is_older(count - 1)? {
+            return Ok(None);
+        }
+        let (mut older, mut newer) = (0, count - 1);
+        while older < newer {
+            let middle = older + (newer - older) / 2;
+            if is_older(middle)? { older = middle + 1 } else { newer = middle }
+        }
+        Ok(Some(frames().lsn_at(newer)))
+    }
+}
+
 /// Reads what was planned and checks every frame of it.
 fn read_planned(
     plan: &Plan,
@@ -122,6 +145,11 @@ impl WalFiles {
         let files = self.lock();
         let at = files.partition_point(|file| file.header.first_lsn <= lsn).checked_sub(1)?;
         files.get(at).cloned()
+    }
+
+    /// All files, oldest first.
+    pub(crate) fn all(&self) -> Vec<Arc<WalFile>> {
+        self.lock().iter().cloned().collect()
     }
 
     /// The oldest file if more than `max` are full.

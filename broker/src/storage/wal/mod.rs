@@ -9,6 +9,7 @@ pub(crate) mod local;
 pub(crate) mod memory;
 pub(crate) mod recovery;
 pub(crate) mod spare;
+pub(crate) mod walk;
 
 use std::sync::Arc;
 

@@ -100,8 +100,7 @@ pub(crate) fn recover(
     }
     let starts: Vec<u64> = found.iter().map(|file| file.header.first_lsn).collect();
     for (at, file) in found.into_iter().enumerate() {
-        let scan = Scan::read(file)?;
-        let (file, position) = scan.finish(starts.get(at + 1).copied(), scope.replay_from, replay)?;
+        let (file, position) = Scan::new(file).finish(starts.get(at + 1).copied(), scope.replay_from, replay)?;
         recovered.resume.next_lsn = file.next_lsn();
         recovered.resume.active = Some((Arc::clone(&file), position));
         recovered.files.push(file);
@@ -194,7 +193,7 @@ fn spare_or_remove(
 #[derive(Debug)]
 struct Scan {
     found: Found,
-    bytes: Vec<u8>,
+    window: Window,
     /// Where the next entry would stand.
     position: usize,
     /// LSN it would have.
@@ -208,13 +207,16 @@ struct Scan {
 type Bad = &'static str;
 
 impl Scan {
-    fn read(found: Found) -> Result<Self, StorageError> {
-        let length = usize::try_from(found.bytes).unwrap_or(usize::MAX);
-        let mut bytes = vec![0; length];
-        found.file.read_at(&mut bytes, 0).map_err(StorageError::io("read", &found.path))?;
+    fn new(found: Found) -> Self {
         let first_lsn = found.header.first_lsn;
         let (position, group_position) = (HEADER_BYTES, HEADER_BYTES);
-        Ok(Self { found, bytes, position, next_lsn: first_lsn, group_position, index: FrameIndex::new(first_lsn) })
+        let (window, index) = (Window::default(), FrameIndex::new(first_lsn));
+        Self { found, window, position, next_lsn: first_lsn, group_position, index }
+    }
+
+    /// Bytes of the file; `None` if it ends before.
+    fn bytes(&mut self, at: usize, length: usize) -> Result<Option<&[u8]>, StorageError> {
+        self.window.bytes(&self.found, at, length)
     }
 
     /// Replays all whole entries and judges what ends them.
@@ -256,9 +258,9 @@ impl Scan {
     }
 
     /// The entry at `position`, and where its group began.
-    fn entry(&self) -> Result<Result<(StoredFrame, usize), Bad>, StorageError> {
-        let rest = self.bytes.get(self.position..).unwrap_or_default();
-        let Some(header) = EntryHeader::decode(rest) else { return Ok(Err("no entry stands here")) };
+    fn entry(&mut self) -> Result<Result<(StoredFrame, usize), Bad>, StorageError> {
+        let header = self.bytes(self.position, ENTRY_BYTES)?.and_then(EntryHeader::decode);
+        let Some(header) = header else { return Ok(Err("no entry stands here")) };
         if header.generation != self.found.header.generation {
             return Ok(Err("an entry of an earlier use of the file stands here"));
         }
@@ -266,7 +268,7 @@ impl Scan {
             let (found, wanted) = (header.first_lsn, self.next_lsn);
             return Err(self.corrupt(format!("an entry of LSN {found} stands where LSN {wanted} must")));
         }
-        let Some(frame) = rest.get(ENTRY_BYTES..).and_then(|rest| rest.get(..header.frame_bytes as usize)) else {
+        let Some(frame) = self.bytes(self.position + ENTRY_BYTES, header.frame_bytes as usize)? else {
             return Ok(Err("the entry ends behind the file"));
         };
         let Ok(frame) = StoredFrame::parse(Bytes::copy_from_slice(frame)) else {
@@ -286,7 +288,7 @@ impl Scan {
     fn end_of_log(&mut self, bad: Bad) -> Result<(), StorageError> {
         let mut wipe_to = self.position;
         let mut at = self.position;
-        while let Some(entry) = self.bytes.get(at..at + ENTRY_BYTES) {
+        while let Some(entry) = self.bytes(at, ENTRY_BYTES)? {
             if entry.starts_with(&ENTRY_MAGIC)
                 && let Some(header) = EntryHeader::decode(entry)
                 && header.generation == self.found.header.generation
@@ -298,22 +300,59 @@ impl Scan {
             }
             at += ALIGN;
         }
-        let Found { file, path, .. } = &self.found;
-        let write = |from: usize, to: usize, bytes: &[u8]| {
-            file.write_at(&bytes[from..to], from as u64).map_err(StorageError::io("write", path))
-        };
         // A sync that failed before the crash may have left the last group in the page cache only, marked as written.
         // Writing it again makes the sync below mean something.
-        write(0, HEADER_BYTES, &self.bytes)?;
-        write(self.group_position, self.position, &self.bytes)?;
+        self.write_again(0, HEADER_BYTES)?;
+        self.write_again(self.group_position, self.position)?;
+        let Found { file, path, .. } = &self.found;
         if wipe_to > self.position {
             tracing::info!(
                 path = %path.display(), position = self.position, lsn = self.next_lsn,
                 "wiped the torn tail of a write that was never acked"
             );
-            self.bytes[self.position..wipe_to].fill(0);
-            write(self.position, wipe_to, &self.bytes)?;
+            let zeros = vec![0; WINDOW_BYTES.min(wipe_to - self.position)];
+            for from in (self.position..wipe_to).step_by(WINDOW_BYTES) {
+                let part = &zeros[..zeros.len().min(wipe_to - from)];
+                file.write_at(part, from as u64).map_err(StorageError::io("write", path))?;
+            }
         }
         file.sync_data().map_err(StorageError::io("sync", path))
     }
+
+    /// Writes bytes of the file over themselves.
+    fn write_again(&mut self, from: usize, to: usize) -> Result<(), StorageError> {
+        for at in (from..to).step_by(WINDOW_BYTES) {
+            let Some(part) = self.window.bytes(&self.found, at, WINDOW_BYTES.min(to - at))? else { break };
+            let Found { file, path, .. } = &self.found;
+            file.write_at(part, at as u64).map_err(StorageError::io("write", path))?;
+        }
+        Ok(())
+    }
 }
+
+/// Part of a file in memory: reading a whole one would leave its size with the allocator.
+#[derive(Debug, Default)]
+struct Window {
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl Window {
+    fn bytes(&mut self, found: &Found, at: usize, length: usize) -> Result<Option<&[u8]>, StorageError> {
+        let end = usize::try_from(found.bytes).unwrap_or(usize::MAX);
+        if at.checked_add(length).is_none_or(|behind| behind > end) {
+            return Ok(None);
+        }
+        let inside = at.checked_sub(self.at).is_some_and(|from| from + length <= self.bytes.len());
+        if !inside {
+            // A large frame must not leave a large window.
+            self.bytes = vec![0; length.max(WINDOW_BYTES).min(end - at)];
+            self.at = at;
+            found.file.read_at(&mut self.bytes, at as u64).map_err(StorageError::io("read", &found.path))?;
+        }
+        Ok(self.bytes.get(at - self.at..at - self.at + length))
+    }
+}
+
+/// Bytes read at once.
+const WINDOW_BYTES: usize = 256 << 10;

@@ -204,6 +204,71 @@ fn an_index_that_counts_other_keys_or_starts_among_null_keys_is_not_opened() {
     }
 }
 
+/// What an offline check finds.
+fn checked(bytes: Bytes, expected: &Expected) -> Vec<CheckFault> {
+    let source: Arc<dyn Ranges> = memory(bytes);
+    let each = &mut |_: &StoredFrame| Ok::<_, std::convert::Infallible>(());
+    check(&source, &Arc::new(Cache::new(1 << 20)), expected, each).unwrap()
+}
+
+#[test]
+fn an_offline_check_finds_every_changed_byte_and_nothing_in_a_whole_segment() {
+    for frames in [golden_frames(), golden_generations()] {
+        let bytes = build(3, 1, &frames);
+        let expected = expected(&bytes, &frames);
+        assert_eq!(checked(bytes.clone(), &expected), []);
+        for place in 0..bytes.len() {
+            for mask in [1, 0x80] {
+                let mut changed = bytes.to_vec();
+                changed[place] ^= mask;
+                let faults = checked(changed.into(), &expected);
+                assert!(!faults.is_empty(), "byte {place}");
+            }
+        }
+    }
+    for seed in 0..40 {
+        let frames = frames(seed, &Shape::of(seed));
+        let bytes = build(3, 1, &frames);
+        assert_eq!(checked(bytes.clone(), &expected(&bytes, &frames)), [], "seed {seed}");
+    }
+}
+
+#[test]
+fn an_offline_check_finds_what_contradicts_itself_under_right_checksums() {
+    let golden = golden_frames();
+    let (segment, memory) = open(&golden);
+    let expected = expected(&memory.bytes, &golden);
+    let parts = segment.footer.parts;
+    let mut unnoticed = Vec::new();
+    for (position, length) in chunks_of(&segment) {
+        for place in position + 1..position + length - 4 {
+            let mut bytes = memory.bytes.to_vec();
+            bytes[place] ^= 1;
+            let crc = crc32c::crc32c_append(
+                crc32c::crc32c(&(position as u64).to_le_bytes()),
+                &bytes[position..position + length - 4],
+            );
+            bytes[position + length - 4..position + length].copy_from_slice(&crc.to_le_bytes());
+            let start = bytes.len() - FOOTER_BYTES;
+            let object = crc32c::crc32c(&bytes[..start]);
+            bytes[start + 48..start + 52].copy_from_slice(&object.to_le_bytes());
+            let crc = crc32c::crc32c(&bytes[start..start + 92]);
+            bytes[start + 92..start + 96].copy_from_slice(&crc.to_le_bytes());
+            if checked(bytes.into(), &expected).is_empty() {
+                unnoticed.push(place as u64);
+            }
+        }
+    }
+    // What is left decides nothing: bits behind the last permutation, bits that the filter has too many, separators.
+    let decides = |place: &u64| !(parts.start(3)..parts.start(4)).contains(place) && *place < parts.start(8);
+    let deciding: Vec<_> = unnoticed.iter().filter(|place| decides(place)).collect();
+    assert!(
+        deciding.is_empty(),
+        "{deciding:?} of {unnoticed:?}, parts begin at {:?}",
+        (0..9).map(|n| parts.start(n)).collect::<Vec<_>>()
+    );
+}
+
 /// Asks everything; the answers need not be true.
 fn ask_some(bytes: Bytes, expected: &Expected, records: &[StoredRecord]) -> Result<(), StorageError> {
     let segment = Segment::open(memory(bytes), Arc::new(Cache::new(1 << 20)), expected)?;
