@@ -25,6 +25,8 @@ const REFUSED: u8 = 1;
 const TIME_MAX: Duration = Duration::from_secs(300);
 /// The most that an answer may have. Code is about ten times as large as its component.
 const ANSWER_BYTES_MAX: u64 = 1 << 30;
+/// Room for the code of a large plugin; address space, until it is filled.
+const ANSWER_BYTES_USUAL: usize = 64 << 20;
 
 /// Why there is no machine code.
 #[derive(Debug)]
@@ -66,7 +68,8 @@ fn asked(program: &Path, component: &[u8]) -> Result<Vec<u8>, NoCode> {
     let (done, answer) = mpsc::sync_channel(1);
     let timely = std::thread::scope(|scope| {
         scope.spawn(move || {
-            let mut bytes = Vec::new();
+            // Never grown, and so large that the allocator gives it back whole.
+            let mut bytes = Vec::with_capacity(ANSWER_BYTES_USUAL);
             let read = stdout.take(ANSWER_BYTES_MAX + 1).read_to_end(&mut bytes);
             // Nobody waits for more than one answer.
             done.send(read.map(|_| bytes)).ok();

@@ -49,7 +49,10 @@ impl Threads {
         let threads = Self { queue, places: Arc::new(Semaphore::new(queue_max.clamp(1, Semaphore::MAX_PERMITS))) };
         for number in 0..count.max(1) {
             let (name, queue) = (format!("hook-{number}"), Arc::clone(&threads.queue));
-            let started = std::thread::Builder::new().name(name.clone()).spawn(move || queue.work());
+            let started = std::thread::Builder::new().name(name.clone()).spawn(move || {
+                step_back();
+                queue.work();
+            });
             if let Err(error) = started {
                 threads.stop();
                 return Err(RuntimeError::Thread { name, reason: error.to_string() });
@@ -83,6 +86,16 @@ impl Threads {
         self.queue.ready.notify_all();
     }
 }
+
+/// Lets the threads that serve everybody go first where there are not enough cores: a guest that spins is on this one.
+fn step_back() {
+    if let Err(error) = rustix::process::setpriority_process(None, NICE) {
+        tracing::debug!(%error, "a hook thread keeps the priority of the others");
+    }
+}
+
+/// A tenth of the weight of a thread that is not nice.
+const NICE: i32 = 10;
 
 impl Queue {
     fn push(&self, job: Job) -> Result<(), NoAnswer> {
