@@ -5,12 +5,18 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use crate::threads::{SharedThreads, SystemThreads};
+
 /// Where time comes from. A simulation brings its own.
 pub trait Clock: Send + Sync + std::fmt::Debug {
     /// Unix time.
     fn unix(&self) -> Duration;
     /// Time since some fixed point; never goes back.
     fn monotonic(&self) -> Duration;
+    /// What runs under this time: who simulates the one simulates the other.
+    fn threads(&self) -> SharedThreads {
+        Arc::new(SystemThreads)
+    }
 }
 
 /// Where random bytes come from.

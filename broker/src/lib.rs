@@ -3,7 +3,10 @@
 // Floor 0: vocabulary.
 pub mod clock;
 pub mod metrics;
+#[cfg(mutants)]
+pub mod mutants;
 pub mod record;
+pub mod threads;
 // Floor 1: guests, disk, identity. They never import each other.
 pub mod auth;
 pub mod hooks;
@@ -19,3 +22,6 @@ pub mod server;
 // Floor 5.
 pub mod cli;
 pub mod config;
+// Beside the building.
+#[cfg(test)]
+mod sim;

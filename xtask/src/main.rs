@@ -6,6 +6,7 @@ mod demo;
 #[cfg(test)]
 mod floors;
 mod guests;
+mod sim;
 mod steps;
 mod verify;
 
@@ -16,6 +17,8 @@ cargo xtask COMMAND
 
   demo [OPTIONS]     build broker and plugins, then run the main job on real events   (also: cargo demo)
   verify [--full]    run all tests; --full adds the long tiers                        (also: cargo verify)
+  sim --seeds N      run seeds of the simulation, from --from S on                     (also: cargo sim)
+  mutants            prove that the simulation sees mistakes made on purpose
   guests             build the plugins into target/plugins
   ci                 formatting, lints, documentation, then verify: what CI runs
 
@@ -29,6 +32,8 @@ fn main() -> ExitCode {
     let result = match command.as_str() {
         "demo" => demo::run(&rest),
         "verify" => verify::run(&rest),
+        "sim" => sim::run(&rest),
+        "mutants" => sim::mutants(),
         "guests" => guests::run(),
         "ci" => verify::ci(),
         "" | "help" | "--help" | "-h" => {

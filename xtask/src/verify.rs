@@ -1,6 +1,6 @@
 //! `cargo verify`: every test; `cargo xtask ci`: the same behind formatting, lints and documentation.
 
-use crate::{demo, guests, steps};
+use crate::{demo, guests, sim, steps};
 
 /// What is built for wasm32 and tested natively: a set of its own, so that its dependencies' features do not mix with the
 /// broker's (see `default-members`).
@@ -77,6 +77,8 @@ fn all(steps: &mut steps::Steps, tier: Tier) -> Result<(), String> {
         }
         steps::must(&mut command)
     })?;
+    steps.run("simulation", || sim::simulate(0, if tier == Tier::Full { sim::SEEDS_FULL } else { sim::SEEDS }))?;
+    steps.run("simulation of mistakes", sim::mutants)?;
     steps.run("test plugins natively", || {
         steps::must(with_packages(steps::cargo().args(["test", "--no-fail-fast"]))?)
     })?;

@@ -210,6 +210,8 @@ impl<'a> Scan<'a> {
                 run.map_err(|error| failed(&error))?
             }
         };
+        #[cfg(mutants)]
+        let run = self.mutated(run, from_lsn);
         // Before the position moves: it may step over what is gone.
         self.tell_gaps(sink).await?;
         for frame in run.frames {
@@ -229,6 +231,20 @@ impl<'a> Scan<'a> {
             self.tell(sink, false).await?;
         }
         Ok(())
+    }
+
+    /// From the disk to the tail, a step too far.
+    #[cfg(mutants)]
+    fn mutated(&self, mut run: crate::storage::Run, from_lsn: u64) -> crate::storage::Run {
+        let in_tail = |lsn| self.reader.tail(lsn, 1, |_| true).is_some();
+        if crate::mutants::is("cursor-off-by-one-at-hand-over")
+            && !in_tail(from_lsn)
+            && in_tail(run.next_lsn)
+            && run.next_lsn < self.reader.end()
+        {
+            run.next_lsn += 1;
+        }
+        run
     }
 
     async fn frame(&mut self, frame: &Arc<StoredFrame>, sink: &mut impl Sink) -> Result<(), End> {

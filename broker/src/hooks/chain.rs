@@ -155,6 +155,8 @@ impl Generation {
             },
         };
         let called = match &member.plugin {
+            #[cfg(test)]
+            _ if member.native.is_some() => Called::Done(self.call_native(run, member, &selection)),
             Err(error) => Called::Done(Err(Fault::new(FaultKind::Unavailable, error))),
             Ok(plugin) if place == Place::Caller && plugin.placement() == Placement::HookThread => {
                 Called::NotHere(Try::First)
@@ -201,6 +203,17 @@ impl Generation {
             }
         }
         Ok(None)
+    }
+
+    #[cfg(test)]
+    fn call_native(
+        &self,
+        run: &Run,
+        member: &super::generation::Member,
+        selection: &super::work::Selection,
+    ) -> Result<Option<Box<super::work::Plan>>, Fault> {
+        let native = member.native.as_ref().expect("asked before");
+        super::native::call(&**native, &member.name, run.hook, &run.work, selection, &self.topics)
     }
 
     /// Plans of a body's topics, in the order of its table.

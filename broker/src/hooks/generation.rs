@@ -36,6 +36,8 @@ pub(super) struct Member {
     pub(super) plugin: Result<Arc<Plugin>, Arc<LoadError>>,
     on_produce_failure: Policy,
     on_fetch_failure: Policy,
+    #[cfg(test)]
+    pub(super) native: Option<Arc<dyn super::native::Native>>,
 }
 
 impl Member {
@@ -127,6 +129,8 @@ fn member(spec: &TenantSpec, name: &str, plugin: &Result<Arc<Plugin>, Arc<LoadEr
         plugin: plugin.clone(),
         on_produce_failure: configured.map_or(Policy::Closed, |plugin| plugin.on_produce_failure),
         on_fetch_failure: configured.map_or(Policy::Closed, |plugin| plugin.on_fetch_failure),
+        #[cfg(test)]
+        native: None,
     }
 }
 

@@ -54,6 +54,8 @@ pub use self::{
 };
 
 #[cfg(test)]
+pub(crate) mod native;
+#[cfg(test)]
 mod tests;
 
 /// What the runtime needs from the floors above it.

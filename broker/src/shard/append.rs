@@ -97,6 +97,8 @@ impl State {
             return Ok(ticket);
         }
         let live = self.live_generation(tenant);
+        #[cfg(mutants)]
+        let live = if crate::mutants::is("stale-generation-taken") { generation } else { live };
         if generation != live {
             return Err(Refusal::StaleGeneration { live });
         }
@@ -123,6 +125,10 @@ impl State {
         let wait = || core.waiter(self.next_lsn);
         match self.dedup.judge(tenant, stamp, core.now_ms().max(self.broker_time_ms)) {
             Verdict::New => Ok(None),
+            #[cfg(mutants)]
+            Verdict::Known(lsn) if crate::mutants::is("duplicate-not-waited-for") => {
+                Ok(Some(Ticket::earlier(core.waiter(0), core.log.clone(), lsn)))
+            }
             Verdict::Known(lsn) => Ok(Some(Ticket::earlier(core.waiter(lsn + 1), core.log.clone(), lsn))),
             Verdict::Expired => Err(Refusal::Expired { wait: wait() }),
             Verdict::Gap { expected } => Err(Refusal::Gap { expected, wait: wait() }),
@@ -152,6 +158,8 @@ impl State {
         for Condition { topic, key, expect } in conditions {
             let id = self.catalog.find(tenant, topic.as_str()).map(|entry| entry.id);
             let head = id.and_then(|id| self.heads.get(id, key));
+            #[cfg(mutants)]
+            let head = head.and_then(|head| self.before_in_flight(id, head));
             let holds = match *expect {
                 Expect::Version(version) => head.map_or(0, |head| head.version) == version,
                 Expect::LastOffset(offset) => head.is_some_and(|head| head.last_offset == offset),
@@ -159,6 +167,8 @@ impl State {
             };
             if !holds {
                 let (topic, key, wait) = (topic.clone(), key.clone(), core.waiter(self.next_lsn));
+                #[cfg(mutants)]
+                let wait = if crate::mutants::is("conflict-not-waited-for") { core.waiter(0) } else { wait };
                 let Head { version, .. } = head.unwrap_or(Head { version: 0, last_offset: 0 });
                 return Err(Refusal::Conflict {
                     topic,
@@ -170,6 +180,16 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// Where a key stood before what is not durable yet.
+    #[cfg(mutants)]
+    fn before_in_flight(&self, topic: Option<u64>, head: Head) -> Option<Head> {
+        let durable = topic.and_then(|id| self.catalog.get(id)).and_then(|entry| entry.durable_offset).unwrap_or(0);
+        if !crate::mutants::is("condition-before-in-flight") || head.last_offset < durable {
+            return Some(head);
+        }
+        (head.version > 1).then_some(Head { version: head.version - 1, ..head })
     }
 
     /// Finds the topics of a body; those that do not exist are made by records in a last section of the same frame.

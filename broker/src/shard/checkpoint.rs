@@ -8,7 +8,6 @@ mod rows;
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
-    thread::JoinHandle,
 };
 
 use bytes::{Bytes, BytesMut};
@@ -24,7 +23,10 @@ use super::{
     samples::{Sample, Samples},
     state::State,
 };
-use crate::catalog::{Catalog, Entry, Low};
+use crate::{
+    catalog::{Catalog, Entry, Low},
+    threads::{self, Running, SharedThreads},
+};
 
 /// Version of the message.
 const VERSION: u32 = 2;
@@ -213,7 +215,10 @@ pub(super) fn restore(shard: u16, config: &Config, lsn: u64, state: Bytes) -> Re
         });
         restored.settle_low(row.id, low);
     }
-    for row in whole.heads {
+    let heads = whole.heads.into_iter();
+    #[cfg(mutants)]
+    let heads = heads.skip(usize::from(crate::mutants::is("head-forgotten")));
+    for row in heads {
         restored.heads.set(row.topic, &row.key, Head { version: row.version, last_offset: row.last_offset });
     }
     restored.dedup.restore(whole.producers.into_iter().map(window_of));
@@ -278,7 +283,7 @@ fn window_of(row: ProducerRow) -> (u32, u64, Window) {
 #[derive(Debug)]
 pub(super) struct Checkpoints {
     stop: Arc<Notify>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<Box<dyn Running>>>,
 }
 
 impl Checkpoints {
@@ -286,32 +291,13 @@ impl Checkpoints {
     /// If the system gives no thread.
     pub(super) fn start(core: Arc<Core>) -> Result<Self, ShardError> {
         let stop = Arc::new(Notify::new());
-        let stopped = Arc::clone(&stop);
-        let start = || {
-            let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-            std::thread::Builder::new().name("shard-checkpoint".to_owned()).spawn(move || {
-                let wanted = core.log.checkpoint_wanted();
-                let asked = async || {
-                    tokio::select! {
-                        () = stopped.notified() => false,
-                        () = wanted.notified() => true,
-                    }
-                };
-                while runtime.block_on(asked()) {
-                    let taken = runtime.block_on(async {
-                        tokio::select! {
-                            // Kept for the loop above.
-                            () = stopped.notified() => { stopped.notify_one(); None }
-                            taken = take(&core) => taken,
-                        }
-                    });
-                    if let Some(snapshot) = taken {
-                        hand_over(&core, &snapshot);
-                    }
-                }
-            })
+        let (stopped, threads) = (Arc::clone(&stop), Arc::clone(core.log.threads()));
+        let run = {
+            let threads = Arc::clone(&threads);
+            move || work(&core, &threads, &stopped)
         };
-        let thread = start().map_err(crate::storage::StorageError::io("start a thread for", "checkpoints"))?;
+        let thread = threads.spawn("shard-checkpoint", Box::new(run));
+        let thread = thread.map_err(crate::storage::StorageError::io("start a thread for", "checkpoints"))?;
         Ok(Self { stop, thread: Mutex::new(Some(thread)) })
     }
 
@@ -330,6 +316,30 @@ impl Checkpoints {
 impl Drop for Checkpoints {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+fn work(core: &Core, threads: &SharedThreads, stopped: &Notify) {
+    let wanted = core.log.checkpoint_wanted();
+    let asked = async || {
+        tokio::select! {
+            biased;
+            () = stopped.notified() => false,
+            () = wanted.notified() => true,
+        }
+    };
+    while threads::block_on(&**threads, asked()) {
+        let taken = threads::block_on(&**threads, async {
+            tokio::select! {
+                biased;
+                // Kept for the loop above.
+                () = stopped.notified() => { stopped.notify_one(); None }
+                taken = take(core) => taken,
+            }
+        });
+        if let Some(snapshot) = taken {
+            hand_over(core, &snapshot);
+        }
     }
 }
 

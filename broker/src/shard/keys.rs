@@ -9,8 +9,9 @@ use std::{collections::BTreeMap, sync::Arc};
 use bytes::Bytes;
 
 use super::{
-    Shard, ShardError, blocking,
+    Shard, ShardError,
     heads::{Head, Part, key_of},
+    reader::blocking,
 };
 
 /// A key of a topic.
@@ -47,7 +48,7 @@ impl Shard {
         let turn = Arc::clone(&self.core.walks).acquire_owned().await.map_err(|_| ShardError::ShuttingDown)?;
         let core = Arc::clone(&self.core);
         let walk = move || range.of(topic_id, |number| core.lock().heads.part(number));
-        let found = blocking("a walk over the keys", Some(turn), walk).await?;
+        let found = blocking(&**self.core.log.threads(), "a walk over the keys", Some(turn), walk).await?;
         // Behind the walk: all that it saw lies before.
         let next_lsn = self.core.lock().next_lsn;
         self.core.waiter(next_lsn).durable().await?;

@@ -36,7 +36,7 @@ use tidegate_protocol::{
     stored::ProducerStamp,
     topic::{TopicName, TopicPattern},
 };
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 
 use self::{
     append::{Draft, Prepared},
@@ -60,6 +60,7 @@ use crate::{
     clock::{SharedClock, unix_ms},
     record::{Batch, Outcome},
     storage::{self, Disk, Durable, Log, Replayed},
+    threads,
 };
 
 /// Reads out of segments at once: each may hold all blocks of a window, some 64 MiB.
@@ -197,28 +198,6 @@ struct Core {
     retention_wanted: Notify,
     walks: Arc<Semaphore>,
     history: Arc<Semaphore>,
-}
-
-/// Runs something that blocks; a permit is held to its end, also when nobody waits any more.
-///
-/// # Errors
-/// If it panics (logged here), or the runtime ends.
-async fn blocking<T: Send + 'static>(
-    work: &'static str,
-    turn: Option<OwnedSemaphorePermit>,
-    run: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, ShardError> {
-    let done = tokio::task::spawn_blocking(move || {
-        let _turn = turn;
-        run()
-    });
-    done.await.map_err(|error| {
-        if error.is_panic() {
-            tracing::error!(work, "work beside the sequencer has panicked");
-            return ShardError::Panicked { work };
-        }
-        ShardError::ShuttingDown
-    })
 }
 
 impl Core {
@@ -442,7 +421,8 @@ impl Shard {
     pub async fn close(&self) {
         self.core.lock().closing = true;
         let Self { core, checkpoints, retention } = self.clone();
-        let closed = tokio::task::spawn_blocking(move || {
+        let threads = Arc::clone(core.log.threads());
+        let closed = threads::blocking(&*threads, move || {
             retention.close();
             checkpoints.close();
             core.log.close();

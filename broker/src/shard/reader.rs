@@ -12,10 +12,13 @@ use tidegate_protocol::{
 };
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
-use super::{Core, ShardError, Waiter, blocking};
-use crate::storage::{
-    Durable, Run,
-    segment::{StoredKey, StoredRecord},
+use super::{Core, ShardError, Waiter};
+use crate::{
+    storage::{
+        Durable, Run,
+        segment::{StoredKey, StoredRecord},
+    },
+    threads::{self, Threads, Unfinished},
 };
 
 /// A reader's handle. Cheap to clone; holds no position.
@@ -26,6 +29,10 @@ pub struct Reader {
 }
 
 impl Reader {
+    fn threads(&self) -> &dyn Threads {
+        &**self.core.log.threads()
+    }
+
     /// Durable frames from an LSN on that touch a wanted topic, out of memory; `None` if they are not there any more. The first
     /// may begin before the LSN. `next_lsn` tells how far was looked: behind `from_lsn`, unless that is the durable end.
     pub fn tail(&self, from_lsn: u64, bytes_max: usize, wanted: impl Fn(u64) -> bool) -> Option<Run> {
@@ -46,7 +53,7 @@ impl Reader {
     ) -> Result<Run, ShardError> {
         let log = self.core.log.clone();
         let turn = self.turn(from_lsn).await?;
-        Ok(blocking("a read", turn, move || log.read(from_lsn, bytes_max, &wanted)).await??)
+        Ok(blocking(self.threads(), "a read", turn, move || log.read(from_lsn, bytes_max, &wanted)).await??)
     }
 
     /// As `disk`, for the records of one key: out of segments only those, each in a frame of its own; behind them frames
@@ -65,7 +72,7 @@ impl Reader {
         let core = Arc::clone(&self.core);
         let turn = self.turn(from_lsn).await?;
         let read = move || core.read_key(from_lsn, bytes_max, StoredKey { topic_id, key: &key, from_offset });
-        if let Some(run) = blocking("a read by key", turn, read).await?? {
+        if let Some(run) = blocking(self.threads(), "a read by key", turn, read).await?? {
             return Ok(run);
         }
         self.disk(from_lsn, bytes_max, move |id| id == topic_id).await
@@ -127,7 +134,7 @@ impl Reader {
     /// If the disk fails, or what it holds is damaged.
     pub async fn lsn_at_time(&self, time_ms: i64) -> Result<u64, ShardError> {
         let log = self.core.log.clone();
-        Ok(blocking("a look-up by time", None, move || log.lsn_at_time(time_ms)).await??)
+        Ok(blocking(self.threads(), "a look-up by time", None, move || log.lsn_at_time(time_ms)).await??)
     }
 
     /// Broker time now, Unix milliseconds.
@@ -159,6 +166,29 @@ impl Reader {
         let named = gaps.into_iter().filter_map(|(id, offset)| Some((names.get(&id)?.1.clone(), offset)));
         named.take(max).collect()
     }
+}
+
+/// Runs something that blocks; a permit is held to its end, also when nobody waits any more.
+///
+/// # Errors
+/// If it panics (logged here), or the runtime ends.
+pub(super) async fn blocking<T: Send + 'static>(
+    threads: &dyn Threads,
+    work: &'static str,
+    turn: Option<OwnedSemaphorePermit>,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ShardError> {
+    let done = threads::blocking(threads, move || {
+        let _turn = turn;
+        run()
+    });
+    done.await.map_err(|unfinished| match unfinished {
+        Unfinished::Panicked => {
+            tracing::error!(work, "work beside the sequencer has panicked");
+            ShardError::Panicked { work }
+        }
+        Unfinished::Stopped => ShardError::ShuttingDown,
+    })
 }
 
 impl Core {

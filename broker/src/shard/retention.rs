@@ -26,8 +26,8 @@ pub(super) use self::keeper::Keeper;
 pub(super) use self::keeper::Retention;
 use self::walk::Until;
 use super::{
-    Core, Refusal, Shard, ShardError, Topic, Waiter, append, append::Draft, blocking, durable_topic, state::State,
-    system,
+    Core, Refusal, Shard, ShardError, Topic, Waiter, append, append::Draft, durable_topic, reader::blocking,
+    state::State, system,
 };
 use crate::{
     catalog::{self, Low},
@@ -206,7 +206,7 @@ impl Shard {
         let wait = if before > low_before {
             let core = Arc::clone(&self.core);
             let find = move || core.low_at(id, Until::Offset(before));
-            let low = blocking("a look-up by offset", None, find).await??;
+            let low = blocking(&**self.core.log.threads(), "a look-up by offset", None, find).await??;
             let mut state = self.core.settled();
             let moved = state.put_lows(&self.core, &[(id, low)]).map_err(TruncateError::Refused)?;
             self.core.retention.moved(Cause::Truncate, moved);

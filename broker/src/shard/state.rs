@@ -200,7 +200,13 @@ impl State {
                 self.heads.set(id, key, Head { version, last_offset: offset });
             }
         }
+        #[cfg(mutants)]
+        let dedup = self.dedup.clone();
         self.commit(frame);
+        #[cfg(mutants)]
+        if crate::mutants::is("dedup-not-rebuilt") {
+            self.dedup = dedup;
+        }
         self.commit_lows(lows);
         self.settle(self.next_lsn);
         Ok(())

@@ -27,7 +27,7 @@ use tidegate_protocol::{
     stored::{Refused, RefusedStatus, StoredFrame},
 };
 
-use super::*;
+use super::{reader::blocking, *};
 use crate::{
     clock::Clock,
     record::{Content, Rebuilt},
@@ -230,7 +230,7 @@ async fn offsets_and_versions_are_dense_over_topics_batches_and_a_restart() {
 
 #[tokio::test]
 async fn a_panic_beside_the_sequencer_is_an_internal_fault() {
-    let failed = blocking("a test", None, || assert_eq!(1, 2)).await.unwrap_err();
+    let failed = blocking(&threads::SystemThreads, "a test", None, || assert_eq!(1, 2)).await.unwrap_err();
     assert_eq!(failed.code(), tidegate_protocol::error::Code::Internal, "{failed}");
 }
 

@@ -9,7 +9,10 @@ use tidegate_protocol::{
 use tokio::sync::watch;
 
 use super::{Activated, ShardError, Topic};
-use crate::storage::{Durable, Log, StorageError};
+use crate::{
+    storage::{Durable, Log, StorageError},
+    threads,
+};
 
 /// Waits until an LSN is durable.
 #[derive(Debug, Clone)]
@@ -120,10 +123,11 @@ impl Ticket {
                 };
                 let frame = match log.tail(lsn, 1).and_then(|run| run.frames.into_iter().next()) {
                     Some(frame) => frame,
-                    None => tokio::task::spawn_blocking(move || log.frame(lsn))
-                        .await
-                        .map_err(|_| ShardError::ShuttingDown)?
-                        .map_err(gone)?,
+                    None => {
+                        let threads = Arc::clone(log.threads());
+                        let read = threads::blocking(&*threads, move || log.frame(lsn)).await;
+                        read.map_err(|_| ShardError::ShuttingDown)?.map_err(gone)?
+                    }
                 };
                 Ok(Arc::new(Appended { duplicate: true, ..answer(&frame) }))
             }

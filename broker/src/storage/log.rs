@@ -1,11 +1,11 @@
 //! The log as its callers see it: a handle on a writer thread that makes queued frames durable in groups.
 
 mod history;
+mod open;
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
-    thread::JoinHandle,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use bytes::Bytes;
@@ -15,10 +15,8 @@ use tokio::sync::{Notify, watch};
 pub use self::history::{Reclaim, Reclaimed};
 use super::{
     Config, Replayed, Run, StorageError, WalKind,
-    directory::Directory,
     disk::{Disk, Lock},
     index::Wanted,
-    objects::Objects,
     pins::{Cut, Pin},
     ring::Ring,
     segment::{KeyRun, StoredKey},
@@ -27,16 +25,14 @@ use super::{
         Wal,
         entry::{HEADER_BYTES, entry_bytes},
         files::WalFiles,
-        local::LocalWal,
         memory::MemWal,
-        recovery::{self, Scope},
         spare::Spares,
     },
 };
-use crate::clock::SharedClock;
-
-/// Read from segments at once while they are replayed.
-const REPLAY_BYTES: usize = 4 << 20;
+use crate::{
+    clock::SharedClock,
+    threads::{Running, SharedThreads, Signal},
+};
 
 /// How far the log is durable.
 #[derive(Debug, Clone, Default)]
@@ -57,7 +53,7 @@ pub struct Log {
 struct Handle {
     shared: Arc<Shared>,
     local: Option<Local>,
-    writer: Mutex<Option<JoinHandle<()>>>,
+    writer: Mutex<Option<Box<dyn Running>>>,
     checkpoint_wanted: Arc<Notify>,
     /// Given back when all threads have ended.
     lock: Mutex<Option<Box<dyn Lock>>>,
@@ -79,7 +75,8 @@ struct Shared {
     ring: Ring,
     durable: watch::Sender<Durable>,
     queue: Mutex<Queue>,
-    changed: Condvar,
+    changed: Signal,
+    threads: SharedThreads,
 }
 
 #[derive(Debug, Default)]
@@ -105,18 +102,20 @@ impl Log {
         replay: &mut dyn FnMut(Replayed),
     ) -> Result<Self, StorageError> {
         config.check()?;
+        let threads = clock.threads();
         let shared = Arc::new(Shared {
             ring: Ring::new(config.tail_bytes),
             durable: watch::Sender::default(),
             queue: Mutex::default(),
-            changed: Condvar::new(),
+            changed: Signal::new(&*threads),
+            threads,
             config,
         });
         let checkpoint_wanted = Arc::new(Notify::new());
         match shared.config.wal {
             WalKind::Memory => Self::start(shared, checkpoint_wanted, Box::new(MemWal), None),
             WalKind::Local => {
-                let opened = open_local(&shared, disk, clock, &checkpoint_wanted, replay)?;
+                let opened = open::open_local(&shared, disk, clock, &checkpoint_wanted, replay)?;
                 Self::start(shared, checkpoint_wanted, Box::new(opened.0), Some((opened.1, opened.2)))
             }
         }
@@ -128,12 +127,10 @@ impl Log {
         wal: Box<dyn Wal>,
         local: Option<(Local, Box<dyn Lock>)>,
     ) -> Result<Self, StorageError> {
-        let writer = std::thread::Builder::new()
-            .name("wal-writer".to_owned())
-            .spawn({
-                let shared = Arc::clone(&shared);
-                move || shared.write(wal)
-            })
+        let writer = Arc::clone(&shared);
+        let writer = shared
+            .threads
+            .spawn("wal-writer", Box::new(move || writer.write(wal)))
             .map_err(StorageError::io("start a thread for", &shared.config.dir))?;
         let (local, lock) = local.unzip();
         let (writer, lock) = (Mutex::new(Some(writer)), Mutex::new(lock));
@@ -194,7 +191,9 @@ impl Log {
 
     /// Durable frames from an LSN on, out of memory. `None` if they fell out; nothing, with the same LSN, at the end.
     pub fn tail(&self, from_lsn: u64, bytes_max: usize) -> Option<Run> {
-        self.handle.shared.ring.read(from_lsn, bytes_max)
+        let shared = &self.handle.shared;
+        let end = shared.durable.borrow().next_lsn;
+        shared.ring.read(from_lsn, end, bytes_max)
     }
 
     /// Durable frames from an LSN on that touch a wanted topic, out of WAL files or segments. Blocking. Stops at the
@@ -219,7 +218,9 @@ impl Log {
         key: StoredKey<'_>,
     ) -> Result<Option<KeyRun>, StorageError> {
         let Some(local) = &self.handle.local else { return Ok(None) };
-        local.store.read_key(from_lsn, bytes_max, key)
+        let end = self.handle.shared.durable.borrow().next_lsn;
+        let found = local.store.read_key(from_lsn, bytes_max, key)?;
+        Ok(found.map(|run| run.before(end)))
     }
 
     /// The durable frame that holds an LSN. Blocking unless it is in the tail.
@@ -237,19 +238,22 @@ impl Log {
 
     fn read_any(&self, from_lsn: u64, bytes_max: usize, wanted: Wanted<'_>) -> Result<Run, StorageError> {
         let shared = &self.handle.shared;
-        if from_lsn >= shared.durable.borrow().next_lsn {
+        let end = shared.durable.borrow().next_lsn;
+        if from_lsn >= end {
             return Ok(Run { frames: Vec::new(), next_lsn: from_lsn });
         }
         let Some(local) = &self.handle.local else {
             let gone = || StorageError::Gone { lsn: from_lsn, first: shared.ring.first_lsn() };
-            return shared.ring.read(from_lsn, bytes_max).ok_or_else(gone);
+            return shared.ring.read(from_lsn, end, bytes_max).ok_or_else(gone);
         };
         // A file is listed as a segment before it leaves the WAL, so what is not in the one is in the other.
         if let Some(file) = local.files.holding(from_lsn) {
-            return file.read(from_lsn, bytes_max, wanted);
+            shared.threads.pause("found a WAL file to read");
+            return Ok(file.read(from_lsn, bytes_max, wanted)?.before(end));
         }
+        shared.threads.pause("found no WAL file");
         let gone = || StorageError::Gone { lsn: from_lsn, first: self.first_lsn() };
-        local.store.read(from_lsn, bytes_max, wanted)?.ok_or_else(gone)
+        Ok(local.store.read(from_lsn, bytes_max, wanted)?.ok_or_else(gone)?.before(end))
     }
 
     /// LSN up to which segments hold everything that is kept.
@@ -284,6 +288,11 @@ impl Log {
             Some(local) => local.store.put_checkpoint(lsn, state),
             None => Ok(()),
         }
+    }
+
+    /// What the log's threads are.
+    pub(crate) fn threads(&self) -> &SharedThreads {
+        &self.handle.shared.threads
     }
 
     /// What belongs to a copy of the log now, and the pin that keeps it. Blocking, as is dropping the pin.
@@ -364,6 +373,11 @@ impl Shared {
     /// The writer thread: what queues up while one group is synced is the next group.
     fn write(&self, mut wal: Box<dyn Wal>) {
         while let Some((group, bytes)) = self.next_group() {
+            #[cfg(mutants)]
+            if crate::mutants::is("ack-before-durable") {
+                self.ring.publish(group.clone());
+                self.durable.send_modify(|durable| durable.next_lsn = group.last().map_or(0, |frame| frame.next_lsn()));
+            }
             let committed = wal.commit(&group);
             if let Err(error) = committed {
                 self.fail(error);
@@ -373,6 +387,7 @@ impl Shared {
             // The ring first: who is woken by `durable` finds the frames there.
             self.ring.publish(group);
             self.lock().bytes -= bytes;
+            self.threads.pause("published, not told");
             self.durable.send_modify(|durable| durable.next_lsn = next_lsn);
         }
     }
@@ -384,7 +399,7 @@ impl Shared {
             if queue.closing {
                 return None;
             }
-            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queue = self.changed.wait(&self.queue, queue);
         }
         let mut group = Vec::new();
         let mut bytes = 0;
@@ -410,79 +425,4 @@ impl Shared {
         drop(queue);
         self.durable.send_modify(|durable| durable.failed = Some(error));
     }
-}
-
-/// Takes the directory, reads everything back, and makes the WAL ready to go on.
-fn open_local(
-    shared: &Shared,
-    disk: Arc<dyn Disk>,
-    clock: SharedClock,
-    checkpoint_wanted: &Arc<Notify>,
-    replay: &mut dyn FnMut(Replayed),
-) -> Result<(LocalWal, Local, Box<dyn Lock>), StorageError> {
-    let config = &shared.config;
-    let directory = Directory::take(&*disk, &config.dir)?;
-    let objects =
-        disk.objects(&directory.objects).map_err(StorageError::io("open object store", &directory.objects))?;
-    let store = Arc::new(Store::open(config.shard, Objects::new(objects)?, config.wal_file_bytes)?);
-    let replay_from = replay_store(&store, replay)?;
-    shared.ring.start_at(replay_from.max(store.consolidated()));
-    let scope = Scope {
-        dir: &directory.wal,
-        shard: config.shard,
-        file_bytes: config.wal_file_bytes,
-        consolidated: store.consolidated(),
-        replay_from: replay_from.max(store.consolidated()),
-    };
-    let recovered = recovery::recover(&*disk, scope, &mut |frame| {
-        shared.ring.publish([Arc::clone(&frame)]);
-        replay(Replayed::Frame(frame));
-    })?;
-    let next_lsn = recovered.resume.next_lsn;
-    if next_lsn < replay_from || next_lsn < store.consolidated() {
-        let what = format!("the WAL ends at LSN {next_lsn}, behind it more was durable: files are missing");
-        return Err(StorageError::Corrupt { file: directory.wal, position: 0, what });
-    }
-    let files = Arc::new(WalFiles::new(recovered.files));
-    let spares = Spares::start(disk, &directory.wal, config.wal_file_bytes, recovered.spares, recovered.next_slot)?;
-    let spares = Arc::new(spares);
-    let consolidation = Consolidation::start(
-        Arc::clone(&store),
-        Arc::clone(&files),
-        Arc::clone(&spares),
-        config.wal_files_full_max,
-        Arc::clone(checkpoint_wanted),
-    )?;
-    let local = Local { files, store, spares, consolidation };
-    let wal = LocalWal::open(
-        config.shard,
-        clock,
-        Arc::clone(&local.files),
-        Arc::clone(&local.spares),
-        local.consolidation.on_full(),
-        recovered.resume,
-    );
-    let wal = wal.inspect_err(|_| {
-        local.consolidation.close();
-        local.spares.close();
-    })?;
-    shared.ring.start_at(next_lsn);
-    shared.lock().next_lsn = next_lsn;
-    shared.durable.send_modify(|durable| durable.next_lsn = next_lsn);
-    Ok((wal, local, directory.lock))
-}
-
-/// Replays the checkpoint and all that segments hold behind it. Gives the LSN from which on the replay goes.
-fn replay_store(store: &Store, replay: &mut dyn FnMut(Replayed)) -> Result<u64, StorageError> {
-    let mut replay_from = 0;
-    if let Some((lsn, state)) = store.checkpoint()? {
-        replay_from = lsn;
-        replay(Replayed::Checkpoint { lsn, state });
-    }
-    let mut lsn = replay_from;
-    while let Some(run) = store.read(lsn, REPLAY_BYTES, None)? {
-        run.frames.into_iter().for_each(|frame| replay(Replayed::Frame(frame)));
-        lsn = run.next_lsn;
-    }
-    Ok(replay_from)
 }

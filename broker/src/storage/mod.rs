@@ -129,3 +129,13 @@ pub struct Run {
     /// The next LSN to scan: everything before it was looked at.
     pub next_lsn: u64,
 }
+
+impl Run {
+    /// The part before an LSN where a frame begins. What lies behind the end that was told may be durable already: readers
+    /// hear of no position before everybody else.
+    fn before(mut self, end: u64) -> Self {
+        while self.frames.pop_if(|frame| frame.header.first_lsn >= end).is_some() {}
+        self.next_lsn = self.next_lsn.min(end);
+        self
+    }
+}

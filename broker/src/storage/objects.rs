@@ -9,6 +9,7 @@ use object_store::{ObjectStore, ObjectStoreExt as _, PutMode, PutPayload, path::
 use tokio::runtime::Runtime;
 
 use super::StorageError;
+use crate::threads::{self, SharedThreads, SystemThreads};
 
 /// Threads that carry file operations for the store: consolidation, a checkpoint and two readers behind the tail.
 const THREADS_MAX: usize = 4;
@@ -17,21 +18,41 @@ const THREADS_MAX: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Objects {
     store: Arc<dyn ObjectStore>,
+    driver: Driver,
+}
+
+/// What carries operations of the store.
+#[derive(Debug)]
+enum Driver {
     /// Taken on drop, which must not wait.
-    runtime: Option<Runtime>,
+    Runtime(Option<Runtime>),
+    /// The caller's thread, in a simulation.
+    Caller(SharedThreads),
 }
 
 impl Objects {
+    /// For a tool that looks at a store beside a broker, or without one.
+    ///
+    /// # Errors
+    /// As `new`.
+    pub(crate) fn offline(store: Arc<dyn ObjectStore>) -> Result<Self, StorageError> {
+        let threads: SharedThreads = Arc::new(SystemThreads);
+        Self::new(store, &threads)
+    }
+
     /// # Errors
     /// If the system gives no threads.
-    pub(crate) fn new(store: Arc<dyn ObjectStore>) -> Result<Self, StorageError> {
+    pub(crate) fn new(store: Arc<dyn ObjectStore>, threads: &SharedThreads) -> Result<Self, StorageError> {
+        if threads.is_simulated() {
+            return Ok(Self { store, driver: Driver::Caller(Arc::clone(threads)) });
+        }
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .max_blocking_threads(THREADS_MAX)
             .thread_name("objects")
             .build()
             .map_err(StorageError::io("start threads for", PathBuf::from("objects")))?;
-        Ok(Self { store, runtime: Some(runtime) })
+        Ok(Self { store, driver: Driver::Runtime(Some(runtime)) })
     }
 
     /// Stores an object that must not exist; durable when this returns.
@@ -97,21 +118,28 @@ impl Objects {
         T: Send + 'static,
         F: Future<Output = Result<T, object_store::Error>> + Send + 'static,
     {
-        let runtime = self.runtime.as_ref().ok_or(StorageError::Closed)?;
-        let (sender, receiver) = std::sync::mpsc::sync_channel(1);
         let work = work(Arc::clone(&self.store), Path::from(object));
-        runtime.spawn(async move {
-            // Who waits for it holds the receiver; if not, nobody wants to know.
-            drop(sender.send(work.await));
-        });
-        let done = receiver.recv().map_err(|_| StorageError::Closed)?;
+        let done = match &self.driver {
+            Driver::Caller(threads) => threads::block_on(&**threads, work),
+            Driver::Runtime(runtime) => {
+                let runtime = runtime.as_ref().ok_or(StorageError::Closed)?;
+                let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+                runtime.spawn(async move {
+                    // Who waits for it holds the receiver; if not, nobody wants to know.
+                    drop(sender.send(work.await));
+                });
+                receiver.recv().map_err(|_| StorageError::Closed)?
+            }
+        };
         done.map_err(StorageError::object(operation, object))
     }
 }
 
 impl Drop for Objects {
     fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
+        if let Driver::Runtime(runtime) = &mut self.driver
+            && let Some(runtime) = runtime.take()
+        {
             runtime.shutdown_background();
         }
     }

@@ -58,10 +58,13 @@ impl Ring {
         }
     }
 
-    /// Frames from the one that holds `from_lsn` on; the first may begin before it. `None` if it fell out.
-    pub(crate) fn read(&self, from_lsn: u64, bytes_max: usize) -> Option<Run> {
+    /// Frames from the one that holds `from_lsn` on and before `end`; the first may begin before it. `None` if it fell out.
+    ///
+    /// Frames are here a moment before it is told that they are durable: `end` keeps readers from positions that nobody else
+    /// knows of yet.
+    pub(crate) fn read(&self, from_lsn: u64, end: u64, bytes_max: usize) -> Option<Run> {
         let state = self.lock();
-        if from_lsn >= state.next_lsn {
+        if from_lsn >= state.next_lsn.min(end) {
             return Some(Run { frames: Vec::new(), next_lsn: from_lsn });
         }
         let mut at = state.frames.partition_point(|frame| frame.header.first_lsn <= from_lsn).checked_sub(1)?;
@@ -69,7 +72,7 @@ impl Ring {
         let mut bytes = 0;
         while let Some(frame) = state.frames.get(at) {
             bytes += frame.bytes.len();
-            if bytes > bytes_max && !run.frames.is_empty() {
+            if (bytes > bytes_max && !run.frames.is_empty()) || frame.header.first_lsn >= end {
                 break;
             }
             run.next_lsn = frame.next_lsn();
@@ -102,4 +105,49 @@ impl Ring {
 fn memory_bytes(frame: &StoredFrame) -> usize {
     let header = &frame.header;
     frame.bytes.len() + 256 + header.key_versions.len() * 8 + header.topics.len() * 32 + header.refused.len() * 96
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_protocol::{
+        batch::BatchBuilder,
+        limits::Limits,
+        record::RecordView,
+        stored::{FrameHeader, TopicStamp},
+    };
+
+    use super::*;
+
+    fn frame(first_lsn: u64) -> Arc<StoredFrame> {
+        let mut builder = BatchBuilder::new();
+        builder.push("t", RecordView { key: None, value: None, headers: &[], timestamp_ms: 0 });
+        let body = builder.finish_body(&Limits::default()).unwrap();
+        let topics = vec![TopicStamp { id: 16, base_offset: first_lsn }];
+        let header = FrameHeader {
+            first_lsn,
+            tenant: 1,
+            input_count: 1,
+            topics,
+            key_versions: vec![0],
+            ..FrameHeader::default()
+        };
+        Arc::new(StoredFrame::from_parts(header, Some(body)).unwrap())
+    }
+
+    #[test]
+    fn a_reader_is_told_no_position_before_all_others() {
+        let ring = Ring::new(1 << 20);
+        ring.publish((0..4).map(frame));
+        // Two of them are not told to be durable yet: a cursor behind those would be refused.
+        let run = ring.read(0, 2, usize::MAX).unwrap();
+        assert_eq!((run.frames.len(), run.next_lsn), (2, 2));
+        let run = ring.read(2, 2, usize::MAX).unwrap();
+        assert_eq!((run.frames.len(), run.next_lsn), (0, 2));
+        let run = ring.read(2, 4, usize::MAX).unwrap();
+        assert_eq!((run.frames.len(), run.next_lsn), (2, 4));
+        // The same of what is read off the disk.
+        let run = run.before(3);
+        assert_eq!((run.frames.len(), run.next_lsn), (1, 3));
+        assert_eq!((run.clone().before(9).next_lsn, run.before(2).next_lsn), (3, 2));
+    }
 }

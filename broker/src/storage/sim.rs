@@ -5,6 +5,7 @@
 //! there; an object removed may come back. Every decision is a hash of the seed and of what it is about, so that the order
 //! in which threads come by does not matter.
 
+mod before;
 mod objects;
 
 use std::{
@@ -17,7 +18,7 @@ use std::{
 
 use object_store::ObjectStore;
 
-use self::objects::SimObjects;
+use self::{before::Before, objects::SimObjects};
 use super::disk::{Disk, DiskFile, Lock};
 
 /// What a disk loses together.
@@ -42,8 +43,18 @@ pub(crate) struct SimDisk {
     objects: Arc<SimObjects>,
 }
 
+/// See [`SimDisk::before`].
+pub(super) fn step(world: &Mutex<World>, operation: &'static str, about: &str) {
+    let before = lock(world).before.clone();
+    before.call(operation, about);
+}
+
 #[derive(Debug, Default)]
 pub(super) struct World {
+    /// Told before every operation, outside all locks.
+    before: Before,
+    /// Operations of the object store that fail next.
+    objects_fail: u32,
     seed: u64,
     mutant: Mutant,
     nodes: HashMap<u64, Node>,
@@ -82,6 +93,25 @@ impl SimDisk {
 
     fn lock(&self) -> MutexGuard<'_, World> {
         lock(&self.world)
+    }
+
+    fn step(&self, operation: &'static str, path: &Path) {
+        step(&self.world, operation, &path.to_string_lossy());
+    }
+
+    /// Calls something before every operation.
+    pub(crate) fn before(&self, call: impl Fn(&'static str, &str) + Send + Sync + 'static) {
+        self.lock().before = Before::new(call);
+    }
+
+    /// The power goes now, or the process ends: nothing that is not there yet comes to be.
+    pub(crate) fn stop(&self) {
+        self.lock().dead = true;
+    }
+
+    /// Lets so many operations of the object store fail; a put may be there all the same.
+    pub(crate) fn fail_objects(&self, count: u32) {
+        self.lock().objects_fail = count;
     }
 
     /// The power goes after so many changes from now.
@@ -149,6 +179,10 @@ impl SimDisk {
         self.objects.names()
     }
 
+    pub(crate) fn bytes_of_object(&self, name: &str) -> Vec<u8> {
+        self.objects.bytes_of(name)
+    }
+
     pub(crate) fn put_object(&self, name: &str, bytes: &[u8]) {
         self.objects.set(name, bytes.to_vec());
     }
@@ -210,12 +244,24 @@ impl World {
         Ok(true)
     }
 
+    pub(super) fn alive_store(&mut self) -> io::Result<()> {
+        self.alive()?;
+        if self.object_fails() { Err(io::Error::other("the store gave no answer")) } else { Ok(()) }
+    }
+
     pub(super) fn alive(&self) -> io::Result<()> {
         if self.dead { Err(power_off()) } else { Ok(()) }
     }
 
     fn alive_in(&self, life: u64) -> io::Result<()> {
         if self.life == life { self.alive() } else { Err(power_off()) }
+    }
+
+    /// An operation of the object store fails here.
+    pub(super) fn object_fails(&mut self) -> bool {
+        let fails = self.objects_fail > 0;
+        self.objects_fail = self.objects_fail.saturating_sub(1);
+        fails
     }
 
     /// One or the other, by seed and subject.
@@ -260,6 +306,7 @@ impl World {
         self.power_cut_at = None;
         self.syncs_fail = false;
         self.bytes_max = None;
+        self.objects_fail = 0;
         self.locks.clear();
     }
 }
@@ -273,12 +320,14 @@ impl Disk for SimDisk {
         self.lock().alive()
     }
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        self.step("open", path);
         let world = self.lock();
         world.alive()?;
         let id = *world.names.get(path).ok_or(io::ErrorKind::NotFound)?;
         Ok(Arc::new(SimFile { world: Arc::clone(&self.world), id, life: world.life }))
     }
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        self.step("create", path);
         let mut world = self.lock();
         if world.names.contains_key(path) {
             return Err(io::ErrorKind::AlreadyExists.into());
@@ -292,6 +341,7 @@ impl Disk for SimDisk {
         if goes_on { Ok(Arc::new(file)) } else { Err(power_off()) }
     }
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.step("rename", to);
         let mut world = self.lock();
         let goes_on = world.change()?;
         let id = world.names.remove(from).ok_or(io::ErrorKind::NotFound)?;
@@ -299,6 +349,7 @@ impl Disk for SimDisk {
         if goes_on { Ok(()) } else { Err(power_off()) }
     }
     fn remove(&self, path: &Path) -> io::Result<()> {
+        self.step("remove", path);
         let mut world = self.lock();
         world.alive()?;
         if !world.names.contains_key(path) {
@@ -315,6 +366,7 @@ impl Disk for SimDisk {
         Ok(names.filter_map(|name| Some(name.file_name()?.to_str()?.to_owned())).collect())
     }
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        self.step("sync names of", path);
         let mut world = self.lock();
         if !world.change()? {
             return Err(power_off());
@@ -367,8 +419,15 @@ struct SimFile {
     life: u64,
 }
 
+impl SimFile {
+    fn step(&self, operation: &'static str) {
+        step(&self.world, operation, &format!("file {}", self.id));
+    }
+}
+
 impl DiskFile for SimFile {
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<()> {
+        self.step("read");
         let world = lock(&self.world);
         world.alive_in(self.life)?;
         let start = usize::try_from(position).unwrap();
@@ -377,6 +436,7 @@ impl DiskFile for SimFile {
         Ok(())
     }
     fn write_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
+        self.step("write");
         let mut world = lock(&self.world);
         world.alive_in(self.life)?;
         let start = usize::try_from(position).unwrap();
@@ -395,6 +455,7 @@ impl DiskFile for SimFile {
         if goes_on { Ok(()) } else { Err(power_off()) }
     }
     fn sync_data(&self) -> io::Result<()> {
+        self.step("sync");
         while lock(&self.world).syncs_held {
             std::thread::yield_now();
         }

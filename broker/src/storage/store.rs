@@ -6,10 +6,9 @@ mod reclaim;
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    thread::JoinHandle,
     time::Duration,
 };
 
@@ -31,6 +30,7 @@ use super::{
         spare::Spares,
     },
 };
+use crate::threads::{self, Running, SharedThreads, Signal};
 
 /// Starts a checkpoint object: then u64 LSN, u32 CRC-32C of the LSN and the state, the state.
 const CHECKPOINT_MAGIC: [u8; 4] = *b"TGC1";
@@ -60,6 +60,7 @@ pub(crate) struct Store {
     /// Bytes that left the WAL since the last checkpoint, and bytes of that.
     grown_bytes: AtomicU64,
     checkpoint_bytes: AtomicU64,
+    threads: SharedThreads,
 }
 
 /// The segments as readers see them. Whatever lies between them, or between the last and the end, is gone.
@@ -110,18 +111,25 @@ impl Store {
     ///
     /// # Errors
     /// If the store fails or the manifest cannot be read.
-    pub(crate) fn open(shard: u16, objects: Objects, wal_file_bytes: u64) -> Result<Self, StorageError> {
+    pub(crate) fn open(
+        shard: u16,
+        objects: Objects,
+        wal_file_bytes: u64,
+        threads: &SharedThreads,
+    ) -> Result<Self, StorageError> {
         let objects = Arc::new(objects);
         let current = Current::load(&objects)?;
         let listed = ArcSwap::from_pointee(Listed::of(&current.manifest));
         let segments = Segments::new(shard, Arc::clone(&objects), wal_file_bytes);
         let (current, pins) = (Mutex::new(current), Pins::new(Arc::clone(&objects)));
         let (kept, grown_bytes, checkpoint_bytes) = Default::default();
-        Ok(Self { shard, objects, current, listed, kept, segments, pins, grown_bytes, checkpoint_bytes })
+        let threads = Arc::clone(threads);
+        Ok(Self { shard, objects, current, listed, kept, segments, pins, grown_bytes, checkpoint_bytes, threads })
     }
 
     fn current(&self) -> MutexGuard<'_, Current> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+        // Held while a manifest is written.
+        threads::lock(&*self.threads, &self.current)
     }
 
     /// LSN up to which segments hold everything that is kept.
@@ -235,26 +243,50 @@ impl Store {
     fn consolidate(&self, wal: &WalFiles, full_max: usize, spares: &Spares) -> Result<Option<u64>, StorageError> {
         let Some(file) = wal.oldest_over(full_max) else { return Ok(None) };
         let next_lsn = file.next_lsn();
-        let mut current = self.current();
         // A crash between manifest and reuse leaves a file that is in a segment already.
-        if next_lsn > current.manifest.consolidated() {
-            drop(current);
+        if next_lsn > self.current().manifest.consolidated() {
             let made = segments::write(&self.objects, self.shard, &file)?;
             let bytes: u64 = made.iter().map(|segment| segment.bytes).sum();
             tracing::debug!(next_lsn, segments = made.len(), bytes, "consolidated a WAL file");
-            current = self.current();
-            let mut manifest = current.manifest.clone();
-            manifest.segments.extend(made);
-            current.replace(&self.objects, manifest)?;
-            self.listed.store(Arc::new(Listed::of(&current.manifest)));
+            #[cfg(mutants)]
+            let made = self.manifest_first(made, &file)?;
+            #[cfg(mutants)]
+            if crate::mutants::is("wal-freed-early") {
+                drop(file);
+                wal.retire_oldest().into_iter().for_each(|retired| spares.recycle(retired));
+                return self.list(made).map(|()| Some(next_lsn));
+            }
+            self.list(made)?;
         }
-        drop(current);
         self.grown_bytes.fetch_add(file.bytes, Ordering::Relaxed);
         drop(file);
+        self.threads.pause("listed a segment");
         if let Some(retired) = wal.retire_oldest() {
             spares.recycle(retired);
         }
         Ok(Some(next_lsn))
+    }
+
+    /// Makes segments the log's.
+    fn list(&self, made: Vec<SegmentRef>) -> Result<(), StorageError> {
+        let mut current = self.current();
+        let mut manifest = current.manifest.clone();
+        manifest.segments.extend(made);
+        current.replace(&self.objects, manifest)?;
+        self.threads.pause("replaced the manifest");
+        self.listed.store(Arc::new(Listed::of(&current.manifest)));
+        Ok(())
+    }
+
+    #[cfg(mutants)]
+    fn manifest_first(&self, made: Vec<SegmentRef>, wal: &WalFile) -> Result<Vec<SegmentRef>, StorageError> {
+        if !crate::mutants::is("manifest-before-segment") {
+            return Ok(made);
+        }
+        made.iter().try_for_each(|segment| self.objects.remove(&segment.object))?;
+        self.list(made)?;
+        segments::write(&self.objects, self.shard, wal)?;
+        Ok(Vec::new())
     }
 
     /// Whether a checkpoint now is worth its bytes.
@@ -310,6 +342,11 @@ impl Store {
         let mut run = KeyRun { records: Vec::new(), next_lsn: from_lsn };
         let mut bytes_left = bytes_max;
         for segment in listed.segments.iter().skip(at).take(KEY_SEGMENTS_MAX) {
+            #[cfg(mutants)]
+            if crate::mutants::is("last-segment-not-asked") && Some(segment) == listed.segments.last() {
+                run.next_lsn = segment.next_lsn;
+                continue;
+            }
             let open = self.segments.open(segment)?;
             let mut next = Some(key.from_offset);
             while let Some(from_offset) = next {
@@ -338,7 +375,7 @@ impl Store {
 #[derive(Debug)]
 pub(crate) struct Consolidation {
     shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<Box<dyn Running>>>,
 }
 
 #[derive(Debug)]
@@ -349,7 +386,7 @@ struct Shared {
     full_max: usize,
     checkpoint_wanted: Arc<Notify>,
     state: Mutex<State>,
-    changed: Condvar,
+    changed: Signal,
 }
 
 #[derive(Debug, Default)]
@@ -370,16 +407,14 @@ impl Consolidation {
         spares: Arc<Spares>,
         full_max: usize,
         checkpoint_wanted: Arc<Notify>,
+        threads: &SharedThreads,
     ) -> Result<Self, StorageError> {
         let state = Mutex::new(State { look: true, closing: false });
-        let changed = Condvar::new();
+        let changed = Signal::new(&**threads);
         let shared = Arc::new(Shared { store, wal, spares, full_max, checkpoint_wanted, state, changed });
-        let thread = std::thread::Builder::new()
-            .name("consolidation".to_owned())
-            .spawn({
-                let shared = Arc::clone(&shared);
-                move || shared.work()
-            })
+        let worker = Arc::clone(&shared);
+        let thread = threads
+            .spawn("consolidation", Box::new(move || worker.work()))
             .map_err(StorageError::io("start a thread for", "consolidation"))?;
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
@@ -418,7 +453,7 @@ impl Shared {
         let mut state = self.lock();
         while !state.closing {
             if !state.look {
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self.changed.wait(&self.state, state);
                 continue;
             }
             drop(state);
@@ -430,8 +465,7 @@ impl Shared {
                 Ok(None) => state.look = false,
                 Err(error) if error.is_full() => {
                     tracing::warn!(%error, "cannot move a WAL file into a segment; trying again");
-                    let waited = self.changed.wait_timeout_while(state, RETRY_DELAY, |state| !state.closing);
-                    state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                    state = self.changed.wait_while(&self.state, state, RETRY_DELAY, |state| !state.closing);
                 }
                 Err(error) => {
                     // The outcome of a failed put is not known; only a start reads it anew. Acks do not depend on it.

@@ -4,7 +4,6 @@ use std::{
     collections::{BTreeMap, HashMap},
     ops::Range,
     sync::{Arc, Mutex, PoisonError, atomic::Ordering},
-    thread::JoinHandle,
     time::Duration,
 };
 
@@ -19,6 +18,7 @@ use crate::{
     catalog::{self, Low},
     shard::{Core, Refusal, ShardError},
     storage::{Reclaim, StorageError},
+    threads::{self, Running},
 };
 
 /// An age is looked at after this part of it.
@@ -221,7 +221,7 @@ fn kept(rules: &[RetentionRule], name: &TopicName) -> Option<Kept> {
 pub(in crate::shard) struct Retention {
     core: Arc<Core>,
     stop: Arc<Notify>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<Box<dyn Running>>>,
 }
 
 impl Retention {
@@ -229,15 +229,14 @@ impl Retention {
     /// If the system gives no thread.
     pub(in crate::shard) fn start(core: Arc<Core>) -> Result<Self, ShardError> {
         let stop = Arc::new(Notify::new());
-        let stopped = Arc::clone(&stop);
-        let kept = Arc::clone(&core);
-        let start = || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-            std::thread::Builder::new()
-                .name("shard-retention".to_owned())
-                .spawn(move || runtime.block_on(run(core, &stopped)))
+        let (stopped, kept) = (Arc::clone(&stop), Arc::clone(&core));
+        let threads = Arc::clone(core.log.threads());
+        let work = {
+            let threads = Arc::clone(&threads);
+            move || threads::block_on(&*threads, run(core, &stopped))
         };
-        let thread = start().map_err(StorageError::io("start a thread for", "retention"))?;
+        let thread = threads.spawn("shard-retention", Box::new(work));
+        let thread = thread.map_err(StorageError::io("start a thread for", "retention"))?;
         Ok(Self { core: kept, stop, thread: Mutex::new(Some(thread)) })
     }
 
@@ -268,7 +267,7 @@ async fn run(core: Arc<Core>, stopped: &Notify) {
             biased;
             () = stopped.notified() => return,
             () = core.retention_wanted.notified() => {}
-            () = tokio::time::sleep(every) => {}
+            () = core.log.threads().sleep(every) => {}
         }
         let looked = tokio::select! {
             biased;

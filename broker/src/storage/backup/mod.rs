@@ -110,7 +110,8 @@ pub fn backup(
         return Err(BackupError::OlderCut { path, backup, cut: cut.next_lsn });
     }
     let objects = disk.objects_to_read(&source.join("objects"));
-    let objects = Arc::new(Objects::new(objects.map_err(StorageError::io("open object store", source))?)?);
+    let objects = objects.map_err(StorageError::io("open object store", source))?;
+    let objects = Arc::new(Objects::offline(objects)?);
     let known = vault.segments()?;
     let total = manifest.iter().flat_map(|manifest| &manifest.segments).map(|segment| segment.bytes).sum();
     let done = Backup { next_lsn: cut.next_lsn, ..Backup::default() };

@@ -63,7 +63,7 @@ pub(super) fn list(check: &mut Check<'_, '_>, wal: &wal::Listed) -> Go<Named> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(named),
         opened => opened.map_err(StorageError::io("open object store", &named.root)),
     };
-    let objects = match store.and_then(Objects::new) {
+    let objects = match store.and_then(Objects::offline) {
         Ok(objects) => Arc::new(objects),
         Err(error) => {
             check.failed(&named.root.clone(), &error)?;

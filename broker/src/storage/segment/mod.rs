@@ -106,6 +106,15 @@ pub struct KeyRun {
     pub next_lsn: u64,
 }
 
+impl KeyRun {
+    /// The part before an LSN.
+    pub(super) fn before(mut self, end: u64) -> Self {
+        self.records.retain(|record| record.lsn < end);
+        self.next_lsn = self.next_lsn.min(end);
+        self
+    }
+}
+
 /// Records of a topic or key in offset order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Slice {

@@ -13,7 +13,7 @@ use object_store::{
     ObjectStoreExt as _, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, memory::InMemory, path::Path,
 };
 
-use super::{World, lock};
+use super::{World, lock, step};
 
 type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
@@ -91,10 +91,11 @@ impl ObjectStore for SimObjects {
         'life0: 'async_trait,
         'life1: 'async_trait,
     {
+        step(&self.world, "put", location.as_ref());
         let change = || {
             let mut world = lock(&self.world);
-            let goes_on = world.change().map_err(off)?;
-            // The power goes before or after the object is there.
+            let goes_on = world.change().map_err(off)? && !world.object_fails();
+            // The power goes, or the store fails, before or after the object is there.
             let done = goes_on || world.coin(("put", location.as_ref()));
             let full = world.bytes_max.is_some_and(|max| world.bytes() + payload.content_length() as u64 > max);
             drop(world);
@@ -102,7 +103,7 @@ impl ObjectStore for SimObjects {
                 return Err(off(io::ErrorKind::StorageFull.into()));
             }
             let put = if done { Some(now(self.store().put_opts(location, payload, opts))?) } else { None };
-            put.filter(|_| goes_on).ok_or_else(|| off(io::Error::other("the power is off")))
+            put.filter(|_| goes_on).ok_or_else(|| off(io::Error::other("the store gave no answer")))
         };
         let answer = change();
         Box::pin(async { answer })
@@ -117,7 +118,8 @@ impl ObjectStore for SimObjects {
         'life0: 'async_trait,
         'life1: 'async_trait,
     {
-        let alive = lock(&self.world).alive().map_err(off);
+        step(&self.world, "get", location.as_ref());
+        let alive = lock(&self.world).alive_store().map_err(off);
         let answer = alive.and_then(|()| now(self.store().get_opts(location, options)));
         Box::pin(async { answer })
     }
@@ -126,6 +128,7 @@ impl ObjectStore for SimObjects {
         let (world, store, removed) = (Arc::clone(&self.world), self.store(), Arc::clone(&self.removed));
         let delete = move |location: Result<Path>| {
             let location = location?;
+            step(&world, "delete", location.as_ref());
             let goes_on = lock(&world).change().map_err(off)?;
             let bytes = now(async { store.get(&location).await?.bytes().await })?;
             now(store.delete(&location))?;

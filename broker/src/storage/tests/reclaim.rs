@@ -31,7 +31,7 @@ fn segments(disk: &SimDisk) -> Vec<String> {
 }
 
 fn objects(disk: &SimDisk) -> Objects {
-    Objects::new(disk.objects(Path::new("/data/objects")).unwrap()).unwrap()
+    Objects::offline(disk.objects(Path::new("/data/objects")).unwrap()).unwrap()
 }
 
 /// LSNs that can be read.

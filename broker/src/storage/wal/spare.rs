@@ -6,14 +6,16 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
-    thread::JoinHandle,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use super::files::WalFile;
-use crate::storage::{
-    StorageError,
-    disk::{Disk, DiskFile},
+use crate::{
+    storage::{
+        StorageError,
+        disk::{Disk, DiskFile},
+    },
+    threads::{Running, SharedThreads, Signal},
 };
 
 /// Files out of use that are kept; more are removed.
@@ -32,7 +34,7 @@ pub(crate) struct Spare {
 #[derive(Debug)]
 pub(crate) struct Spares {
     shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<Box<dyn Running>>>,
 }
 
 #[derive(Debug)]
@@ -41,7 +43,7 @@ struct Shared {
     dir: PathBuf,
     file_bytes: u64,
     state: Mutex<State>,
-    changed: Condvar,
+    changed: Signal,
 }
 
 #[derive(Debug, Default)]
@@ -66,20 +68,18 @@ impl Spares {
         file_bytes: u64,
         ready: Vec<Spare>,
         next_slot: u64,
+        threads: &SharedThreads,
     ) -> Result<Self, StorageError> {
         let shared = Arc::new(Shared {
             disk,
             dir: dir.to_path_buf(),
             file_bytes,
             state: Mutex::new(State { ready, next_slot, ..State::default() }),
-            changed: Condvar::new(),
+            changed: Signal::new(&**threads),
         });
-        let thread = std::thread::Builder::new()
-            .name("wal-spares".to_owned())
-            .spawn({
-                let shared = Arc::clone(&shared);
-                move || shared.work()
-            })
+        let worker = Arc::clone(&shared);
+        let thread = threads
+            .spawn("wal-spares", Box::new(move || worker.work()))
             .map_err(StorageError::io("start a thread for", dir))?;
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
@@ -115,7 +115,7 @@ impl Spares {
             if state.closing {
                 return Err(StorageError::Closed);
             }
-            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.shared.changed.wait(&self.shared.state, state);
         }
     }
 
@@ -178,7 +178,7 @@ impl Shared {
                 state = self.lock();
                 continue;
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.changed.wait(&self.state, state);
         }
     }
 
@@ -201,6 +201,10 @@ impl Shared {
             position += left.min(ZERO_BYTES) as u64;
         }
         file.sync_data().map_err(StorageError::io("sync", &path))?;
+        #[cfg(mutants)]
+        if crate::mutants::is("name-not-synced") {
+            return Ok(Spare { path, file });
+        }
         self.disk.sync_dir(&self.dir).map_err(StorageError::io("sync", &self.dir))?;
         Ok(Spare { path, file })
     }
