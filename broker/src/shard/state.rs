@@ -201,12 +201,8 @@ impl State {
             }
         }
         #[cfg(mutants)]
-        let dedup = self.dedup.clone();
+        let frame = &without_producer(frame);
         self.commit(frame);
-        #[cfg(mutants)]
-        if crate::mutants::is("dedup-not-rebuilt") {
-            self.dedup = dedup;
-        }
         self.commit_lows(lows);
         self.settle(self.next_lsn);
         Ok(())
@@ -266,4 +262,14 @@ impl State {
             activations: self.chains.iter().filter_map(live).collect(),
         }
     }
+}
+
+/// The frame as a producer's window does not know it.
+#[cfg(mutants)]
+fn without_producer(frame: &StoredFrame) -> StoredFrame {
+    let mut frame = frame.clone();
+    if crate::mutants::is("dedup-not-rebuilt") {
+        frame.header.producer = None;
+    }
+    frame
 }
