@@ -86,6 +86,12 @@ pub enum Error {
         /// Why there is no answer.
         cause: Box<Self>,
     },
+    /// Another instance has used this producer's id and epoch: what the broker has stored under the sequence of this batch is
+    /// another one. The batch was not appended, and the producer ends.
+    #[error(
+        "another instance goes by this producer's id and epoch; give a higher epoch, or the sequence behind its last"
+    )]
+    IdentityInUse,
     /// The connection, producer or consumer was closed on this side.
     #[error("closed")]
     Closed,

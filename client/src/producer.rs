@@ -41,7 +41,7 @@ pub struct ProducerConfig {
     /// Whether batches are numbered, so that a retry is known to the broker. Default yes. Without, a batch whose answer
     /// was lost is not sent again: [`Error::Unanswered`].
     pub idempotent: bool,
-    /// How long a batch is tried, from when it was closed, before its error comes out. Default 60 s.
+    /// How long a batch is tried, from when it was closed, before its error comes out. Default 60 s, at most 50 min.
     pub retry_for: Duration,
     /// Goes on as a known producer instead of asking for a new id: it fences those with a lower epoch.
     pub identity: Option<ProducerIdentity>,
@@ -54,7 +54,7 @@ pub struct ProducerIdentity {
     pub id: u64,
     /// A higher one fences lower ones.
     pub epoch: u32,
-    /// Sequence of the first batch; a new epoch starts at 0.
+    /// Sequence of the first batch: behind every one that was used under this epoch. A new epoch starts at 0.
     pub next_sequence: u64,
 }
 

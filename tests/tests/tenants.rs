@@ -204,6 +204,10 @@ fn rights_are_asked_for_every_verb_and_topic() {
             assert_eq!(code(&failure), Code::Forbidden, "{what}: {failure:?}");
             assert!(failure.conflict.is_none(), "{what}");
         }
+        // A batch without records names no topic, and makes the broker remember its producer all the same.
+        let empty = |producer_id| ProduceHead { producer_id, ..ProduceHead::default() };
+        assert_eq!(code(&reader.refused(empty(7), &[]).await), Code::Forbidden);
+        assert!(writer.produce(empty(8), &[]).await.unwrap().failure.is_none());
         let refused = writer.fetch(open("open/a")).await.unwrap().rest().await.unwrap_err();
         assert_eq!(refused.code(), Code::Forbidden);
         let create = ClientBody::TopicCreate(TopicCreate { name: "closed/b".into() });

@@ -155,6 +155,11 @@ impl Principal {
         self.allow.iter().any(|allow| allow.permits(verb, topic))
     }
 
+    /// Whether a verb is allowed on some topic.
+    pub fn may_any(&self, verb: Verb) -> bool {
+        self.allow.iter().any(|allow| allow.verb == verb)
+    }
+
     /// Whether a verb is allowed on some topic that a pattern stands for: what a subscription asks before it looks at topics.
     pub fn may_some(&self, verb: Verb, pattern: &tidegate_protocol::topic::TopicPattern) -> bool {
         self.allow.iter().any(|allow| {

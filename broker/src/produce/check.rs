@@ -40,6 +40,10 @@ pub(super) fn check(head: Bytes, body: Bytes, limits: &Limits, principal: &Princ
     for topic in body.topics() {
         may(principal, Verb::Produce, topic)?;
     }
+    // It names no topic and is stored all the same, where it has a producer.
+    if body.is_empty() && !principal.may_any(Verb::Produce) {
+        return Err(Failure::new(Code::Forbidden, format!("principal {:?} may not produce", &*principal.name)));
+    }
     reserved_headers(&body)?;
     let producer = (head.producer_id != 0).then_some(ProducerStamp {
         id: head.producer_id,

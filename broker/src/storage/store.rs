@@ -220,9 +220,9 @@ impl Store {
         let (text, consolidated) = (manifest.text()?, manifest.consolidated());
         let objects = manifest.segments.iter().map(|segment| segment.object.clone());
         let objects = objects.chain(manifest.checkpoint.iter().map(|checkpoint| checkpoint.object.clone())).collect();
-        let mut files = wal.all();
-        // Read last: so it is behind all that the manifest holds.
+        // Behind all that the manifest holds, which cannot change; and before the files: whatever is durable lies in one.
         let next_lsn = durable();
+        let mut files = wal.all();
         files.retain(|file| file.header.first_lsn <= next_lsn);
         let needed = |next: Option<&Arc<WalFile>>| next.is_none_or(|next| next.header.first_lsn > consolidated);
         let unneeded = (0..files.len()).take_while(|at| !needed(files.get(at + 1))).count();

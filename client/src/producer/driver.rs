@@ -14,7 +14,7 @@ use tidegate_protocol::{
     error::Code,
     wire::{self, ClientBody, OpenProduce, ProduceAck, ProduceHead, ServerBody},
 };
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 use tracing::debug;
 
 use super::{
@@ -31,6 +31,8 @@ use crate::{
 
 /// No batches come on a produce stream.
 const NO_BATCH: u32 = 0;
+/// How long a stream is waited for before batches that are too old get their error.
+const OPEN_MAX: Duration = Duration::from_secs(10);
 /// How long answers are still awaited on a stream that takes nothing more: one of them may say why.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -76,7 +78,10 @@ impl Driver {
                 self.queue.work().await;
                 continue;
             }
-            let end = match self.open().await {
+            // A connection all of whose streams are taken lets nobody in.
+            let opened = timeout(OPEN_MAX, self.open()).await;
+            let opened = opened.unwrap_or(Err(Error::Timeout { what: "opening a produce stream", after: OPEN_MAX }));
+            let end = match opened {
                 Ok(mut stream) => {
                     let end = self.serve(&mut stream).await;
                     if matches!(end, End::Lost(_)) {
@@ -253,6 +258,13 @@ impl Driver {
 
     fn take_ack(&mut self, mut job: Job, mut ack: ProduceAck) -> Result<(), Error> {
         let Some(failure) = ack.failure.take() else {
+            if ack.duplicate && !job.sent {
+                // The answer is to a batch of somebody else's, who goes by our id, epoch and sequence.
+                let error = Error::IdentityInUse;
+                self.answer(job, Err(error.clone()));
+                self.fail_all(&error);
+                return Err(error);
+            }
             let answer = BatchAck::read(ack, job.records);
             if let Some((numbering, stamp)) = self.numbering.as_mut().zip(job.stamp) {
                 numbering.store(stamp);
@@ -271,9 +283,9 @@ impl Driver {
             self.again.insert(job.number, job);
             return Ok(());
         }
-        // A first try is certainly not stored, so it may go out again as somebody else's.
+        // All tries have an answer and none is stored, so it may go out again as somebody else's.
         if failure.code == Some(Code::SequenceGap)
-            && !job.sent
+            && !job.uncertain
             && let Some((numbering, stamp)) = self.numbering.as_mut().zip(job.stamp)
             && numbering.forget(stamp)
         {
@@ -303,7 +315,7 @@ impl Driver {
         debug!(%error, unanswered = self.sent.len(), "produce stream lost");
         let now = Instant::now();
         for mut job in std::mem::take(&mut self.sent) {
-            job.sent = true;
+            (job.sent, job.uncertain) = (true, true);
             job.due = now;
             if self.numbering.is_some() {
                 self.again.insert(job.number, job);
@@ -333,16 +345,20 @@ impl Driver {
         }
         let given_up: Vec<Job> = self.again.extract_if(.., |_, job| wanted(job)).map(|(_, job)| job).collect();
         for job in given_up {
-            let error = match job.sent {
-                true => Error::Unanswered { cause: Box::new(cause.clone()) },
-                false => cause.clone(),
-            };
-            self.answer(job, Err(error));
+            self.answer(job, Err(cause.clone()));
         }
     }
 
-    /// The last word on a batch.
+    /// The last word on a batch. What refuses this try says nothing of an earlier one that has no answer, unless the broker
+    /// looked for that one first.
     fn answer(&mut self, job: Job, answer: Result<Arc<BatchAck>, Error>) {
+        let answer = answer.map_err(|error| match error {
+            error @ Error::Unanswered { .. } => error,
+            error if job.uncertain && !error.code().is_some_and(is_behind_look_up) => {
+                Error::Unanswered { cause: Box::new(error) }
+            }
+            error => error,
+        });
         if job.number == FILLER
             && let Some(numbering) = &mut self.numbering
         {
@@ -357,4 +373,21 @@ impl Driver {
             self.answer(job, Err(fault.clone()));
         }
     }
+}
+
+/// Whether a batch gets this code only after the broker has looked whether its sequence is stored.
+fn is_behind_look_up(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Conflict
+            | Code::ConditionTargetMoved
+            | Code::PluginRejected
+            | Code::PluginRetry
+            | Code::PluginFault
+            | Code::PluginDeadline
+            | Code::PluginUnavailable
+            | Code::PluginFailed
+            | Code::EnforcementMissing
+            | Code::RouteNotGranted
+    )
 }

@@ -31,6 +31,8 @@ pub(super) type Answer = Option<Result<Arc<BatchAck>, Error>>;
 const SEQUENCE_SPAN_MAX: u64 = 1_000;
 /// The number of a filler, of which there is one at a time: batches never come so far.
 pub(super) const FILLER: u64 = u64::MAX;
+/// Bound on `retry_for`: a retry must come while the broker surely knows the producer, which is an hour.
+const RETRY_FOR_MAX: Duration = Duration::from_secs(50 * 60);
 /// Bound on `in_flight_max`, well inside what the broker remembers.
 const IN_FLIGHT_MAX: usize = 512;
 
@@ -52,6 +54,8 @@ pub(super) struct Job {
     pub(super) due: Instant,
     /// It went out at least once.
     pub(super) sent: bool,
+    /// A try of it has no answer and never will: it may be stored.
+    pub(super) uncertain: bool,
     done: watch::Sender<Answer>,
 }
 
@@ -127,7 +131,7 @@ impl Queue {
             gather,
             limits,
             linger: config.linger,
-            retry_for: config.retry_for,
+            retry_for: config.retry_for.min(RETRY_FOR_MAX),
             in_flight_max: config.in_flight_max.clamp(1, IN_FLIGHT_MAX),
         }
     }
@@ -344,9 +348,9 @@ impl Queue {
         done: watch::Sender<Answer>,
     ) -> Job {
         let now = Instant::now();
-        let (stamp, attempt, sent) = Default::default();
+        let (stamp, attempt, sent, uncertain) = Default::default();
         let deadline = now + self.retry_for;
-        Job { number, stamp, body, records, conditions, attempt, deadline, due: now, sent, done }
+        Job { number, stamp, body, records, conditions, attempt, deadline, due: now, sent, uncertain, done }
     }
 
     fn check_batch(&self, body: &BatchBody, conditions: &[Condition]) -> Result<(), Error> {

@@ -240,6 +240,45 @@ async fn a_producer_that_the_broker_has_forgotten_goes_on_under_another_id() {
 }
 
 #[tokio::test]
+async fn a_refusal_of_a_retry_says_nothing_of_the_try_whose_answer_was_lost() {
+    for (code, is_known) in [(Code::ProducerFenced, false), (Code::Forbidden, false), (Code::PluginFault, true)] {
+        let broker = Broker::start();
+        broker.with(|state| {
+            state.cut_at = vec![0];
+            state.refuse_known.insert(0, Failure::new(code, "no"));
+        });
+        let connection = Connection::connect(broker.options()).await.unwrap();
+        let producer = connection.producer(single()).await.unwrap();
+        let error = producer.send("a", record("0")).await.unwrap().await.unwrap_err();
+        // What the broker says after it has looked for the sequence is said of all tries.
+        assert_eq!(error.code().is_some(), is_known, "{error}");
+        assert_eq!(matches!(&error, Error::Unanswered { cause } if cause.code() == Some(code)), !is_known, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn the_result_of_somebody_elses_batch_is_not_taken_for_ones_own() {
+    let broker = Broker::start();
+    let connection = Connection::connect(broker.options()).await.unwrap();
+    let first = connection.producer(single()).await.unwrap();
+    for at in 0..3 {
+        first.send("a", record(at.to_string())).await.unwrap().await.unwrap();
+    }
+    let config = ProducerConfig { identity: first.identity(), ..single() };
+    let second = connection.producer(config).await.unwrap();
+    let error = second.send("a", record("other")).await.unwrap().await.unwrap_err();
+    assert!(matches!(error, Error::IdentityInUse), "{error}");
+    let later = loop {
+        match second.send("a", record("other")).await {
+            Ok(delivery) => assert!(delivery.await.is_err()),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(later, Error::IdentityInUse), "{later}");
+    assert_eq!(broker.with(|state| state.log.clone()), [b"0", b"1", b"2"]);
+}
+
+#[tokio::test]
 async fn a_fenced_producer_ends_and_says_so() {
     let broker = Broker::start();
     let failure = Failure::new(Code::ProducerFenced, "a higher epoch is known");

@@ -43,6 +43,8 @@ pub(crate) struct State {
     pub(crate) seen: Vec<u64>,
     /// How to answer a sequence instead of storing it, once each.
     pub(crate) refusals: HashMap<u64, VecDeque<wire::Failure>>,
+    /// How to answer a sequence that is stored already, instead of with its result.
+    pub(crate) refuse_known: HashMap<u64, wire::Failure>,
     /// No batch with records is taken while set.
     pub(crate) refuse_records: bool,
     /// Sequences after whose storing the connection is cut before the answer.
@@ -195,12 +197,14 @@ impl Shared {
             Some(ClientBody::OpenProduce(_)) => self.produce(connection, send, receive).await,
             Some(ClientBody::OpenFetch(open)) => self.fetch(connection, open, send).await,
             Some(request) => {
-                let scripted = {
+                let (scripted, id) = {
                     let mut state = self.state.lock().unwrap();
                     state.requests.push(request.clone());
-                    state.answers.pop_front()
+                    let asked = |request: &&ClientBody| matches!(request, ClientBody::ProducerId(_));
+                    let id = 76 + state.requests.iter().filter(asked).count() as u64;
+                    (state.answers.pop_front(), id)
                 };
-                let given = ServerBody::ProducerId(ProducerIdGiven { id: 77 });
+                let given = ServerBody::ProducerId(ProducerIdGiven { id });
                 let nothing = ServerBody::Failure(wire::Failure::new(Code::Internal, "no script"));
                 let default = if matches!(request, ClientBody::ProducerId(_)) { given } else { nothing };
                 answer(&mut send, scripted.unwrap_or(default)).await;
@@ -305,6 +309,9 @@ impl State {
             return (ProduceAck { failure: Some(failure), ..ProduceAck::default() }, false);
         }
         if let Some(ack) = self.stored.get(&stamp).filter(|_| head.producer_id != 0) {
+            if let Some(failure) = self.refuse_known.remove(&head.sequence) {
+                return (ProduceAck { failure: Some(failure), ..ProduceAck::default() }, false);
+            }
             return (ProduceAck { duplicate: true, ..ack.clone() }, false);
         }
         let topics: Vec<String> = body.topics().map(str::to_owned).collect();

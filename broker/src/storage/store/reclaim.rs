@@ -23,7 +23,7 @@ impl Store {
     /// Drops segments that hold nothing alive, lie before the checkpoint, and are not held for another reason.
     ///
     /// # Errors
-    /// If the store fails. What the manifest does not name any more is gone all the same, or is removed at the next start.
+    /// If the manifest cannot be replaced: what it says then only a start can tell. A segment that cannot be read stays.
     pub(crate) fn reclaim(&self, request: &Reclaim<'_>) -> Result<Reclaimed, StorageError> {
         let mut done = Reclaimed::default();
         // Held to the end: one at a time, each by the list that the one before has left.
@@ -35,8 +35,14 @@ impl Store {
             if (request.stopped)() {
                 break;
             }
-            if self.is_alive(&mut kept, segment, request)? {
-                continue;
+            match self.is_alive(&mut kept, segment, request) {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(error) => {
+                    // It stays; those behind it need not.
+                    tracing::warn!(object = segment.object, %error, "cannot tell whether a segment is needed: it stays");
+                    continue;
+                }
             }
             if segment.next_lsn <= covered {
                 dead.push(segment);
