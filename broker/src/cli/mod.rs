@@ -88,7 +88,7 @@ enum Command {
     Produce(produce::Args),
     /// Read the records of a topic or of all topics that match a pattern.
     Consume(consume::Args),
-    /// List topics, or create one.
+    /// List topics; create or truncate one.
     Topics(topics::Args),
     /// List the keys of a topic.
     Keys(keys::Args),

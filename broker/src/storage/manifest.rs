@@ -128,35 +128,51 @@ impl Manifest {
 }
 
 impl Current {
-    /// Reads the newest manifest and removes every object that it does not name.
+    /// Reads the newest manifest.
     ///
     /// # Errors
     /// If the store fails, or the newest manifest cannot be read.
     pub(crate) fn load(objects: &Objects) -> Result<Self, StorageError> {
-        let mut numbers: Vec<u64> = objects.list(DIR)?.iter().filter_map(|object| number_of(object)).collect();
-        numbers.sort_unstable();
-        let current = match numbers.pop() {
+        let numbers = objects.list(DIR)?.into_iter().filter_map(|object| number_of(&object));
+        Ok(match numbers.max() {
             None => Self { number: 0, manifest: Manifest::empty() },
             Some(number) => Self { number, manifest: read(objects, number)? },
-        };
-        for number in numbers {
-            objects.remove(&object_of(number))?;
-        }
+        })
+    }
+
+    /// Segments and checkpoints that the manifest does not name.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub(crate) fn orphans(&self, objects: &Objects) -> Result<Vec<String>, StorageError> {
+        let manifest = &self.manifest;
         let named = |object: &String| {
-            let manifest = &current.manifest;
             manifest.segments.iter().any(|segment| segment.object == *object)
                 || manifest.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.object == *object)
         };
-        #[cfg(mutants)]
-        if crate::mutants::is("orphans-kept") {
-            return Ok(current);
-        }
+        let mut orphans = Vec::new();
         for dir in [SEGMENTS, CHECKPOINTS] {
-            for orphan in objects.list(dir)?.iter().filter(|object| !named(object)) {
-                objects.remove(orphan)?;
+            orphans.extend(objects.list(dir)?.into_iter().filter(|object| !named(object)));
+        }
+        Ok(orphans)
+    }
+
+    /// Removes what an earlier run has left: older manifests, and every object that this one does not name. Only for a log
+    /// that was found whole: the manifest might not be the one that counts.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub(crate) fn tidy(&self, objects: &Objects) -> Result<(), StorageError> {
+        for number in objects.list(DIR)?.iter().filter_map(|object| number_of(object)) {
+            if number < self.number {
+                objects.remove(&object_of(number))?;
             }
         }
-        Ok(current)
+        #[cfg(mutants)]
+        if crate::mutants::is("orphans-kept") {
+            return Ok(());
+        }
+        self.orphans(objects)?.iter().try_for_each(|orphan| objects.remove(orphan))
     }
 
     /// Makes a changed manifest the one that counts; durable when this returns.

@@ -127,6 +127,23 @@ impl Store {
         Ok(Self { shard, objects, current, listed, kept, segments, pins, grown_bytes, checkpoint_bytes, threads })
     }
 
+    /// Segments or checkpoints are there, and no manifest ever was.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub(crate) fn lacks_manifest(&self) -> Result<bool, StorageError> {
+        let current = self.current();
+        Ok(current.number == 0 && !current.orphans(&self.objects)?.is_empty())
+    }
+
+    /// Removes what an earlier run has left. Only for a log that was found whole.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub(crate) fn tidy(&self) -> Result<(), StorageError> {
+        self.current().tidy(&self.objects)
+    }
+
     fn current(&self) -> MutexGuard<'_, Current> {
         // Held while a manifest is written.
         threads::lock(&*self.threads, &self.current)

@@ -71,7 +71,7 @@ pub(super) fn list(check: &mut Check<'_, '_>, wal: &wal::Listed) -> Go<Named> {
         }
     };
     named.objects = Some(Arc::clone(&objects));
-    if let Err(error) = read_manifest(check, &objects, &mut named)? {
+    if let Err(error) = read_manifest(check, &objects, wal, &mut named)? {
         check.failed(&named.path(DIR), &error)?;
     }
     if let Some(checkpoint) = named.checkpoint.clone() {
@@ -88,7 +88,12 @@ pub(super) fn list(check: &mut Check<'_, '_>, wal: &wal::Listed) -> Go<Named> {
     Ok(named)
 }
 
-fn read_manifest(check: &mut Check<'_, '_>, objects: &Objects, named: &mut Named) -> Go<Result<(), StorageError>> {
+fn read_manifest(
+    check: &mut Check<'_, '_>,
+    objects: &Objects,
+    wal: &wal::Listed,
+    named: &mut Named,
+) -> Go<Result<(), StorageError>> {
     let mut numbers = Vec::new();
     let listed = match objects.list(DIR) {
         Ok(listed) => listed,
@@ -102,6 +107,7 @@ fn read_manifest(check: &mut Check<'_, '_>, objects: &Objects, named: &mut Named
     }
     numbers.sort_unstable();
     let mut known = BTreeSet::new();
+    let lacks_manifest = numbers.is_empty() && wal.is_empty();
     if let Some(number) = numbers.pop() {
         let object = manifest::object_of(number);
         match manifest::read(objects, number) {
@@ -136,6 +142,11 @@ fn read_manifest(check: &mut Check<'_, '_>, objects: &Objects, named: &mut Named
         };
         there.sort_unstable();
         for object in there.iter().filter(|object| !known.contains(*object)) {
+            if lacks_manifest {
+                let what = "it is there, but neither a manifest nor a WAL file: files are missing".to_owned();
+                check.fault(&named.path(object), 0, what)?;
+                continue;
+            }
             check.orphan(&named.path(object), "no manifest names it; the next start removes it")?;
         }
     }

@@ -46,6 +46,11 @@ impl Listed {
         self.files.iter().enumerate().filter(move |(at, _)| needed(*at)).map(|(_, found)| found)
     }
 
+    /// There is no WAL file at all.
+    pub(super) fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
     /// Bytes of these.
     pub(super) fn needed_bytes(&self, consolidated: u64) -> u64 {
         self.needed(consolidated).map(|found| found.bytes).sum()

@@ -61,6 +61,13 @@ pub(super) fn open_local(
         let what = format!("the WAL ends at LSN {next_lsn}, behind it more was durable: files are missing");
         return Err(StorageError::Corrupt { file: directory.wal, position: 0, what });
     }
+    if recovered.files.is_empty() && store.lacks_manifest()? {
+        let what =
+            "segments or checkpoints are there, but neither a manifest nor a WAL file: files are missing".to_owned();
+        return Err(StorageError::Corrupt { file: directory.objects, position: 0, what });
+    }
+    // Not before: whoever lost the manifest still has the rest.
+    store.tidy()?;
     let files = Arc::new(WalFiles::new(recovered.files));
     let (ready, next_slot) = (recovered.spares, recovered.next_slot);
     let spares = Spares::start(disk, &directory.wal, config.wal_file_bytes, ready, next_slot, &shared.threads)?;

@@ -172,6 +172,34 @@ fn readers_and_drops_do_not_meet() {
 }
 
 #[test]
+fn who_loses_the_manifest_keeps_the_rest() {
+    for wal_is_lost in [false, true] {
+        let disk = disk();
+        let log = filled(&disk);
+        log.checkpoint(FRAMES, Bytes::from_static(b"state")).unwrap();
+        log.close();
+        drop(log);
+        let all = disk.object_names();
+        let manifest = all.iter().find(|name| name.starts_with("manifest/")).unwrap().clone();
+        let kept = disk.bytes_of_object(&manifest);
+        disk.remove_object(&manifest);
+        if wal_is_lost {
+            let wal = Path::new("/data/wal");
+            disk.list(wal).unwrap().iter().for_each(|name| disk.remove(&wal.join(name)).unwrap());
+        }
+        let error = open_as(&disk, config(1)).map(drop).unwrap_err();
+        assert!(error.to_string().contains("missing"), "{error}");
+        let left: Vec<_> = all.iter().filter(|name| **name != manifest).cloned().collect();
+        assert_eq!(disk.object_names(), left, "a start that is refused removes nothing");
+        if !wal_is_lost {
+            disk.put_object(&manifest, &kept);
+            let (log, _) = open_as(&disk, config(1)).unwrap();
+            assert_eq!(there(&log).len() as u64, FRAMES, "with its manifest back, the log is whole");
+        }
+    }
+}
+
+#[test]
 fn a_manifest_with_holes_is_read_back() {
     let disk = disk();
     let log = filled(&disk);

@@ -306,9 +306,9 @@ impl Scan {
         self.write_again(self.group_position, self.position)?;
         let Found { file, path, .. } = &self.found;
         if wipe_to > self.position {
-            tracing::info!(
+            tracing::warn!(
                 path = %path.display(), position = self.position, lsn = self.next_lsn,
-                "wiped the torn tail of a write that was never acked"
+                "wiped what a crash left of the last write: it was never acked, unless its file was damaged since"
             );
             let zeros = vec![0; WINDOW_BYTES.min(wipe_to - self.position)];
             for from in (self.position..wipe_to).step_by(WINDOW_BYTES) {
