@@ -306,7 +306,7 @@ impl Scan {
         self.write_again(self.group_position, self.position)?;
         let Found { file, path, .. } = &self.found;
         if wipe_to > self.position {
-            tracing::warn!(
+            tracing::info!(
                 path = %path.display(), position = self.position, lsn = self.next_lsn,
                 "wiped what a crash left of the last write: it was never acked, unless its file was damaged since"
             );
