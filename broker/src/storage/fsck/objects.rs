@@ -147,7 +147,7 @@ fn read_manifest(
                 check.fault(&named.path(object), 0, what)?;
                 continue;
             }
-            check.orphan(&named.path(object), "no manifest names it; the next start removes it")?;
+            check.orphan(&named.path(object), "no manifest names it; a start that finds the log whole removes it")?;
         }
     }
     Ok(Ok(()))

@@ -232,6 +232,13 @@ fn what_is_missing_or_left_over_is_told() {
     disk.create(Path::new("/data/wal/notes.txt")).unwrap();
     let (report, faults, remarks) = judge(&disk);
     assert_eq!((faults, report.orphans, remarks.len()), (vec![], 4, 4), "{remarks:?}");
+    // Without manifest and WAL they are no leftovers: they are all there is.
+    let bare = disk.fork();
+    bare.object_names().iter().filter(|name| name.starts_with("manifest/")).for_each(|name| bare.remove_object(name));
+    bare.files(Path::new("/data/wal")).iter().for_each(|path| bare.remove(path).unwrap());
+    let (report, faults, _) = judge(&bare);
+    assert_eq!(report.orphans, 0);
+    assert!(faults.iter().any(|fault| fault.what.contains("neither a manifest nor a WAL file")), "{faults:?}");
     let gone = disk.fork();
     gone.remove_object(&segment);
     let (_, faults, _) = judge(&gone);
